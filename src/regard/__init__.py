@@ -1,0 +1,25 @@
+"""regard: train, run, serve and look into Transformers, from plain files."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from regard.run import Loaded
+
+try:
+    __version__ = version("regard")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0.1.0"
+
+__all__ = ["UserError", "__version__", "load"]
+
+
+def load(folder: "str | Path") -> "Loaded":
+    """Open a run folder: a model ready to use, its tokenizer and its config. See `regard.run.load`."""
+    from regard.run import load
+
+    return load(folder)

@@ -1,0 +1,170 @@
+"""The one door to attention.
+
+`attend` computes softmax(similarity(query, key)) · value where a pattern allows it, by the fastest way that is right:
+
+- `reference`: written to be read, and the only one that can show its weights;
+- `sdpa`: PyTorch's fused kernels, with no mask where none is needed, else with a dense one;
+- `flex`: FlexAttention, which skips the blocks a pattern leaves empty, so that long local attention is linear.
+
+They agree to rounding, and on every one of them a query that may see nothing gets zeros, with finite gradients.
+Which is taken is decided in `choose` and nowhere else.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from regard.attention.pattern import Full, Pattern, Scope
+from regard.attention.similarity import ScaledDot, Similarity
+from regard.errors import UserError
+
+Path = Literal["reference", "sdpa", "flex"]
+
+FLEX_FROM = 1024
+"""Shortest query and key length at which FlexAttention is taken on a GPU (benchmarks/attention.py)."""
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern | Scope | None = None,
+    *,
+    start: int | Tensor | None = None,
+    similarity: Similarity | None = None,
+    dropout: float = 0.0,
+    path: Path | None = None,
+) -> Tensor:
+    """Attention of every query over the keys its pattern allows.
+
+    query: # (batch, heads, queries, width)
+    key:   # (batch, key heads, keys, width)        key heads divide heads: each is shared by a group of query heads
+    value: # (batch, key heads, keys, value width)
+    returns # (batch, heads, queries, value width)
+
+    `pattern` is a `Pattern` (everything, if not given), or a `Scope` already laid over this work, whose masks are then
+    shared between calls. `start` is the position of the first query; see `Scope` for what it means when left out.
+    `dropout` is the chance to drop a weight; pass 0 outside training. `path` forces one of the three ways.
+    """
+    scope = _scope(query, key, value, pattern, start)
+    query, key, scale = (similarity or ScaledDot())(query, key)
+    path = path or choose(query, scope, dropout)
+    if path == "sdpa":
+        return _sdpa(query, key, value, scope, scale, dropout)
+    if path == "flex":
+        return _flex(query, key, value, scope, scale, dropout)
+    if path == "reference":
+        return _reference(query, key, value, scope, scale, dropout)[0]
+    raise UserError(f"There is no attention path {path!r}; choose one of {', '.join(get_args(Path))}.")
+
+
+def attend_and_show(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern | Scope | None = None,
+    *,
+    start: int | Tensor | None = None,
+    similarity: Similarity | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Like `attend` on the reference path, with the weights.  # (batch, heads, queries, keys)"""
+    scope = _scope(query, key, value, pattern, start)
+    query, key, scale = (similarity or ScaledDot())(query, key)
+    return _reference(query, key, value, scope, scale, dropout)
+
+
+def choose(query: Tensor, scope: Scope, dropout: float = 0.0) -> Path:
+    """The fastest way that is right for this work.
+
+    FlexAttention pays on a GPU when the pattern leaves enough out of a long sequence. It has no dropout, no float64,
+    and on other devices no gradients and a compile time of seconds for each shape, so SDPA does all the rest.
+    """
+    if scope.everything or scope.triangle or dropout > 0 or not query.is_cuda or query.dtype == torch.float64:
+        return "sdpa"
+    return "flex" if min(scope.queries, scope.keys) >= FLEX_FROM else "sdpa"
+
+
+def _reference(
+    query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """Attention as the paper writes it (Vaswani et al. 2017, eq. 1), in float32 or better."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    precise = torch.promote_types(query.dtype, torch.float32)
+    scores = scale * (query.to(precise) @ key.to(precise).mT)  # (batch, heads, query, key)
+    if scope.everything:
+        weights = scores.softmax(dim=-1)
+    else:
+        allowed = scope.mask()
+        # The lowest finite number instead of -inf: a row that sees nothing then has no 0/0, only weights to clear.
+        scores = scores.masked_fill(~allowed, torch.finfo(precise).min)
+        weights = scores.softmax(dim=-1).masked_fill(~allowed, 0.0)  # (batch, heads, query, key)
+    mixed = functional.dropout(weights, dropout) @ value.to(precise)  # (batch, heads, query, value width)
+    return mixed.to(query.dtype), weights
+
+
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    if scope.everything or scope.triangle:
+        return functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=not scope.everything, scale=scale, enable_gqa=grouped
+        )
+    allowed = scope.mask()
+    if not query.is_cuda:
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
+        )
+    # CUDA kernels do not agree on what a fully masked row gives. Let such a row see everything, then clear it.
+    empty = ~allowed.any(dim=-1, keepdim=True)
+    mixed = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed | empty, dropout_p=dropout, scale=scale, enable_gqa=grouped
+    )
+    return mixed.masked_fill(empty, 0.0)
+
+
+def _flex(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:
+    if dropout > 0:
+        raise UserError("The flex path has no dropout on attention weights; set it to 0 or take the sdpa path.")
+    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    if gradient and not query.is_cuda:
+        raise UserError(f"The flex path has no gradients on {query.device.type}; take the sdpa path or a GPU.")
+    run: Callable[..., Tensor] = _compiled_flex() if query.is_cuda else flex_attention
+    grouped = query.shape[1] != key.shape[1]
+    return run(query, key, value, block_mask=scope.block_mask(), scale=scale, enable_gqa=grouped)
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _scope(
+    query: Tensor, key: Tensor, value: Tensor, pattern: Pattern | Scope | None, start: int | Tensor | None
+) -> Scope:
+    """Check that the shapes fit each other, and lay the pattern over them."""
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if not query.dim() == key.dim() == value.dim() == 4:
+        raise UserError(f"attend wants (batch, heads, length, width) for query, key and value; found {shapes}.")
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        raise UserError(f"attend: query, key and value differ in their number of rows; found {shapes}.")
+    if key.shape[1:3] != value.shape[1:3]:
+        raise UserError(f"attend: every key needs one value, in the same heads; found {shapes}.")
+    if query.shape[3] != key.shape[3]:
+        raise UserError(f"attend: queries and keys must have the same width to be compared; found {shapes}.")
+    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+        raise UserError(f"attend: {query.shape[1]} query heads cannot share {key.shape[1]} key heads evenly; {shapes}.")
+    rows, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+    if not isinstance(pattern, Scope):
+        return Scope(Full() if pattern is None else pattern, queries, keys, rows, start, query.device)
+    if (pattern.queries, pattern.keys) != (queries, keys) or (not pattern.rows_alike and pattern.rows != rows):
+        raise UserError(
+            f"attend: the scope was laid over {pattern.rows} rows, {pattern.queries} queries and {pattern.keys} keys; "
+            f"found {shapes}."
+        )
+    return pattern

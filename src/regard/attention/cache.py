@@ -1,0 +1,147 @@
+"""What has been computed once and is used again while decoding.
+
+A `Cache` holds, for every decoder layer, the keys and values of the tokens so far (written into memory set aside at
+the start) and the keys and values made from the encoder's output (once). Rows may differ in length: row r's next token
+stands at position `lengths[r]`, and slot j of a row always holds position j. A slot past a row's length may hold
+leftovers of a rewound or padded chunk; causal patterns never look there.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import UserError
+
+KeyValue = tuple[Tensor, Tensor]  # each (batch, key heads, keys, width)
+
+
+class Store:
+    """One layer's own keys and values, room set aside for `capacity` positions when the first ones come."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.tensors: KeyValue | None = None
+
+    def append(self, key: Tensor, value: Tensor, start: int | Tensor, extent: int) -> KeyValue:
+        """Write new keys and values from position `start` on; give back all up to `extent` positions, new included."""
+        if self.tensors is None:
+            self.tensors = (self._room(key), self._room(value))
+        for kept, new in zip(self.tensors, (key, value), strict=True):
+            if isinstance(start, int):
+                kept[:, :, start : start + new.shape[2]] = new
+            else:
+                row = torch.arange(new.shape[0], device=new.device)[:, None]
+                place = start[:, None] + torch.arange(new.shape[2], device=new.device)  # (rows, new)
+                kept[row, :, place] = new.transpose(1, 2)
+        return self.tensors[0][:, :, :extent], self.tensors[1][:, :, :extent]
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.tensors is not None:
+            self.tensors = (self.tensors[0].index_select(0, rows), self.tensors[1].index_select(0, rows))
+
+    def _room(self, like: Tensor) -> Tensor:
+        return like.new_zeros(*like.shape[:2], self.capacity, like.shape[3])
+
+
+@dataclass
+class LayerState:
+    """What one layer has to hand besides its input: its own past, and what it sees of the encoder."""
+
+    own: Store | None = None
+    memory: KeyValue | None = None
+
+
+class Cache:
+    """The state of a batch of rows being decoded."""
+
+    def __init__(
+        self,
+        rows: int,
+        capacity: int,
+        layers: list[LayerState],
+        *,
+        memory_lengths: Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if rows < 1 or capacity < 1:
+            raise UserError(f"A cache needs at least one row and one position; found {rows} and {capacity}.")
+        self.capacity = capacity
+        self.layers = layers
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=device)  # (rows,)
+        self.memory_lengths = memory_lengths
+        self.extent = 0
+        """No row is longer than this. Known without asking the device."""
+        self._common: int | None = 0
+
+    @property
+    def rows(self) -> int:
+        return self.lengths.shape[0]
+
+    @property
+    def start(self) -> int | Tensor:
+        """Where the next tokens go: one number while all rows are known to be equally long, else one a row."""
+        return self.lengths if self._common is None else self._common
+
+    def room_for(self, count: int) -> int:
+        """The extent after `count` more positions; an error if they do not fit."""
+        if self.extent + count > self.capacity:
+            raise UserError(
+                f"The cache has room for {self.capacity} positions and {self.extent + count} are needed; "
+                "start with a larger capacity."
+            )
+        return self.extent + count
+
+    def advance(self, width: int, counts: Tensor | None = None) -> None:
+        """Note that `width` positions were written, of which the first `counts[r]` are real in row r (all, if None)."""
+        self.extent = self.room_for(width)
+        if counts is None:
+            self.lengths = self.lengths + width
+            self._common = None if self._common is None else self._common + width
+        else:
+            self.lengths = self.lengths + counts
+            self._common = None
+
+    def rewind(self, lengths: int | Tensor) -> None:
+        """Forget everything from position `lengths` on (one number, or one a row). Nothing is erased, only hidden."""
+        if isinstance(lengths, int):
+            if lengths < 0 or (self._common is None and bool((self.lengths < lengths).any())) or lengths > self.extent:
+                raise UserError(f"The cache cannot be rewound to length {lengths}: it holds {self.lengths.tolist()}.")
+            self.lengths = torch.full_like(self.lengths, lengths)
+            self._common = self.extent = lengths
+        else:
+            if lengths.shape != self.lengths.shape:
+                raise UserError(f"rewind wants one length a row: {self.rows} of them, found {tuple(lengths.shape)}.")
+            self.lengths = torch.minimum(self.lengths, lengths.to(self.lengths)).clamp(min=0)
+            self._common = None
+
+    def tighten(self) -> None:
+        """Ask the device how long the longest row really is, so that later steps look no further than that."""
+        self.extent = int(self.lengths.max())
+        self._common = self.extent if bool((self.lengths == self.extent).all()) else None
+
+    def reorder(self, rows: Tensor) -> None:
+        """Make row i what row `rows[i]` was; there may be more rows afterwards, or fewer (beams)."""
+        self.lengths = self.lengths.index_select(0, rows)
+        if self.memory_lengths is not None:
+            self.memory_lengths = self.memory_lengths.index_select(0, rows)
+        moved: dict[int, KeyValue] = {}  # a memory shared by all layers is moved once
+        for layer in self.layers:
+            if layer.own is not None:
+                layer.own.reorder(rows)
+            if layer.memory is not None:
+                if id(layer.memory) not in moved:
+                    key, value = layer.memory
+                    moved[id(layer.memory)] = (key.index_select(0, rows), value.index_select(0, rows))
+                layer.memory = moved[id(layer.memory)]
+
+    def bytes(self) -> int:
+        """Memory held for keys and values."""
+        kept = {
+            tensor.data_ptr(): tensor.nbytes
+            for layer in self.layers
+            for pair in (layer.own.tensors if layer.own is not None else None, layer.memory)
+            if pair is not None
+            for tensor in pair
+        }
+        return sum(kept.values())

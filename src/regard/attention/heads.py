@@ -1,0 +1,179 @@
+"""Attention in several heads: every query its own, keys and values shared as widely as the layout says.
+
+As many key heads as query heads is multi-head attention (Vaswani et al. 2017, §3.2.2), one is multi-query (Shazeer
+2019), a number between is grouped-query (Ainslie et al. 2023). Self-attention makes keys and values from its own input
+and keeps them in a cache; cross-attention is handed keys and values made from the encoder's output, by a projection of
+its own or by one shared by all layers.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from regard.attention.attend import attend, attend_and_show
+from regard.attention.cache import KeyValue, LayerState
+from regard.attention.context import Context
+from regard.attention.pattern import Pattern, Scope
+from regard.attention.patterns import read_pattern
+from regard.attention.rotary import Rotary, rotate
+from regard.attention.similarity import Cosine, Dot, ScaledDot, Similarity
+from regard.config import Config, ConfigError
+
+
+class HeadsConfig(Config):
+    """Heads that each have their own queries. Widths left out follow from the model's width."""
+
+    kind: Literal["heads"] = "heads"
+    heads: int = Field(default=8, ge=1)
+    key_heads: int | None = Field(default=None, ge=1)
+    """How many heads keys and values have: all of them if not given, 1 for multi-query."""
+    head_width: int | None = Field(default=None, ge=1)
+    value_width: int | None = Field(default=None, ge=1)
+    similarity: Literal["scaled", "dot", "cosine"] = "scaled"
+    pattern: str = "full"
+    """What a token may see, such as "sliding(512)"; a decoder adds that nothing later is seen."""
+    bias: bool = True
+    output: bool = True
+    """Whether the heads are mixed by a projection at the end (W^O)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    @field_validator("pattern")
+    @classmethod
+    def _known_pattern(cls, text: str) -> str:
+        read_pattern(text)
+        return text
+
+    def sizes(self, width: int) -> "HeadSizes":
+        """All widths and counts for a model of this width."""
+        key_heads = self.heads if self.key_heads is None else self.key_heads
+        if self.heads % key_heads:
+            raise ConfigError(
+                "key_heads", f"{self.heads} heads cannot share {key_heads} key heads evenly; choose a divisor of heads."
+            )
+        if self.head_width is None and width % self.heads:
+            raise ConfigError(
+                "heads", f"{self.heads} heads do not divide the width {width}; choose a divisor, or give head_width."
+            )
+        head_width = width // self.heads if self.head_width is None else self.head_width
+        value_width = head_width if self.value_width is None else self.value_width
+        if not self.output and self.heads * value_width != width:
+            raise ConfigError(
+                "output", f"without it {self.heads} heads of {value_width} values must make the width {width}."
+            )
+        return HeadSizes(width, self.heads, key_heads, head_width, value_width)
+
+    def self_attention(self, width: int, pattern: Pattern, rotary: Rotary | None) -> "SelfAttention":
+        return SelfAttention(self, width, pattern, rotary)
+
+    def cross_attention(self, width: int, shared_memory: bool = False) -> "CrossAttention":
+        return CrossAttention(self, width, None if shared_memory else self.memory_projection(width))
+
+    def memory_projection(self, width: int) -> "KeyValueProjection":
+        return KeyValueProjection(self, width)
+
+
+AnyAttention = Annotated[HeadsConfig, Field()]
+"""Every kind of attention a layer can have. Another kind joins here."""
+
+
+class HeadSizes:
+    """The numbers behind a layout of heads."""
+
+    def __init__(self, width: int, heads: int, key_heads: int, head_width: int, value_width: int) -> None:
+        self.width, self.heads, self.key_heads = width, heads, key_heads
+        self.head_width, self.value_width = head_width, value_width
+
+
+class KeyValueProjection(nn.Module):
+    """Makes keys and values from what is to be looked at."""
+
+    def __init__(self, config: HeadsConfig, width: int) -> None:
+        super().__init__()
+        sizes = config.sizes(width)
+        self.heads = sizes.key_heads
+        self.key = nn.Linear(width, sizes.key_heads * sizes.head_width, bias=config.bias)
+        self.value = nn.Linear(width, sizes.key_heads * sizes.value_width, bias=config.bias)
+
+    def forward(self, x: Tensor) -> KeyValue:
+        """x: # (batch, keys, width)"""
+        return split_heads(self.key(x), self.heads), split_heads(self.value(x), self.heads)
+
+
+class Heads(nn.Module):
+    """The part self- and cross-attention have in common: make queries, attend, mix the heads."""
+
+    def __init__(self, config: HeadsConfig, width: int) -> None:
+        super().__init__()
+        sizes = config.sizes(width)
+        self.heads, self.dropout = sizes.heads, config.dropout
+        self.query = nn.Linear(width, sizes.heads * sizes.head_width, bias=config.bias)
+        self.output = (
+            nn.Linear(sizes.heads * sizes.value_width, width, bias=config.bias) if config.output else nn.Identity()
+        )
+        self.kind = config.similarity
+        if config.similarity == "cosine":
+            # At √d_k the scores have the spread they would have without normalisation.
+            self.scale = nn.Parameter(torch.full((sizes.heads, 1, 1), sizes.head_width**0.5))  # (heads, 1, 1)
+
+    def similarity(self) -> Similarity:
+        if self.kind == "cosine":
+            return Cosine(self.scale)
+        return Dot() if self.kind == "dot" else ScaledDot()
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, context: Context) -> Tensor:
+        """Attend in every head and put the heads together again.  # (batch, queries, width)"""
+        dropout = self.dropout if self.training else 0.0
+        if context.watch is None:
+            mixed = attend(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
+        else:
+            mixed, weights = attend_and_show(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
+            context.watch(self, weights)
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return output
+
+
+class SelfAttention(Heads):
+    """Tokens look at each other, and while decoding at those before them in the cache."""
+
+    def __init__(self, config: HeadsConfig, width: int, pattern: Pattern, rotary: Rotary | None = None) -> None:
+        super().__init__(config, width)
+        self.source = KeyValueProjection(config, width)
+        self.pattern, self.rotary = pattern, rotary
+
+    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
+        """x: # (batch, queries, width)"""
+        query = split_heads(self.query(x), self.heads)
+        key, value = self.source(x)
+        if self.rotary is not None:
+            query = rotate(query, context.rotation(self.rotary))
+            if self.rotary.fixed:
+                key = rotate(key, context.rotation(self.rotary))
+        if state.own is not None:
+            key, value = state.own.append(key, value, context.start, context.extent)
+        if self.rotary is not None and not self.rotary.fixed:
+            key = rotate(key, context.past_rotation(self.rotary))
+        return self.mix(query, key, value, context.own(self.pattern), context)
+
+
+class CrossAttention(Heads):
+    """Tokens look at the encoder's output, whose keys and values were made once and wait in the layer's state.
+
+    `source` makes them; it is None where one projection serves all layers and lives outside of them.
+    """
+
+    def __init__(self, config: HeadsConfig, width: int, source: KeyValueProjection | None) -> None:
+        super().__init__(config, width)
+        self.source = source
+
+    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
+        """x: # (batch, queries, width)"""
+        assert state.memory is not None
+        key, value = state.memory
+        return self.mix(split_heads(self.query(x), self.heads), key, value, context.other(key.shape[2]), context)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(batch, length, heads · width) → (batch, heads, length, width)"""
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)

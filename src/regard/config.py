@@ -1,0 +1,84 @@
+"""Typed settings, read strictly.
+
+A part of regard (attention heads, a model, later a whole recipe) is described by a small frozen `Config` that stands
+beside the code it describes. Reading is strict: an unknown key is an error that suggests the nearest known one, a
+value out of range names its key, and every error is one sentence (`UserError`), however deep the key lies.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from regard.errors import UserError
+
+
+class ConfigError(UserError):
+    """A setting is wrong. `key` is its dotted name, `problem` the rest of the sentence."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}" if key else problem)
+        self.key = key
+        self.problem = problem
+
+
+class Config(BaseModel):
+    """A frozen group of settings that refuses what it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _explain(error, type(self)) from None
+
+    @classmethod
+    def read(cls, values: object, where: str = "") -> Self:
+        """Build from plain data (what JSON or TOML gave). `where` names the file in an error."""
+        prefix = f"{where}: " if where else ""
+        if not isinstance(values, Mapping):
+            raise UserError(f"{prefix}expected a table of settings, found {_name(values)}.")
+        try:
+            return cls(**{str(key): value for key, value in values.items()})
+        except UserError as error:
+            raise UserError(f"{prefix}{error}") from None
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as plain data, ready for JSON or TOML; `read` takes it back."""
+        return self.model_dump(mode="json")
+
+
+def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
+    """The first thing that is wrong, as one sentence."""
+    detail = error.errors()[0]
+    context = detail.get("ctx", {})
+    # A nested Config explains itself, so behind a field's name there can only be an index or the tag of a union.
+    place = [str(part) for number, part in enumerate(detail["loc"]) if number == 0 or isinstance(part, int)]
+    key = ".".join(place)
+    inner = context.get("error")
+    if isinstance(inner, ConfigError):
+        return ConfigError(".".join([*place, inner.key] if inner.key else place), inner.problem)
+    match detail["type"]:
+        case "extra_forbidden":
+            known = list(config.model_fields)
+            near = difflib.get_close_matches(place[-1], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}."
+            return ConfigError(key, f"unknown key; {hint}")
+        case "missing":
+            return ConfigError(key, "this key is required; please give it a value.")
+        case "union_tag_invalid":
+            return ConfigError(f"{key}.kind", f"found {context['tag']!r}; expected one of {context['expected_tags']}.")
+        case "union_tag_not_found":
+            return ConfigError(f"{key}.kind", "this key is required; it says which of several kinds is meant.")
+        case "value_error":
+            return ConfigError(key, str(inner))
+        case _:
+            found = f"found {detail['input']!r}; " if not isinstance(detail["input"], Mapping) else ""
+            message = detail["msg"].removeprefix("Input should be ").rstrip(".")
+            return ConfigError(key, f"{found}expected {message[0].lower()}{message[1:]}.")
+
+
+def _name(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,218 @@
+"""Save a model as a folder and open it again.
+
+    run.json            the format's version, what wrote it, the model's config, where it came from
+    model.safetensors   the weights, under the names the model gives them
+    tokenizer.json      the tokenizer, where there is one (target_tokenizer.json too, where the two sides differ)
+
+Nothing in a folder is ever executed: JSON and safetensors only. The whole folder is written beside its place and then
+renamed, so that a run is either there or not. The format's version grows when an older regard could no longer read
+what is written; every version reads all the formats before it.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.model import LanguageModel, Model, ModelConfig, read_config
+from regard.model.embedding import out_of_vocabulary
+
+FORMAT = 1
+
+Ids = Tensor | Sequence[Sequence[int]]
+
+
+class Loaded:
+    """A model from a run folder, ready to use.
+
+    `model` is the PyTorch module in evaluation mode, `config` what it was built from, `tokenizer` what turns text into
+    ids (None if the folder has none; `target_tokenizer` is the same one unless the two sides differ).
+    """
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.model = model.eval()
+        self.config: ModelConfig = model.config
+        self.tokenizer = tokenizer
+        self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+
+    @torch.no_grad()
+    def logits(self, *ids: Ids, lengths: Sequence[int] | Tensor | None = None) -> Tensor:
+        """Scores for the word after each token, in float32.  # (batch, tokens, vocabulary)
+
+        A language model takes `logits(ids)`, an encoder–decoder `logits(source_ids, target_ids)`; ids are rows of
+        equal length. Rows padded on the right (the source's, in an encoder–decoder) end where `lengths` says.
+        """
+        device = self.model.vocabulary.weight.device
+        real = None if lengths is None else torch.as_tensor(lengths, device=device)
+        if isinstance(self.model, LanguageModel):
+            (tokens,) = self._sides(ids, "a language model takes logits(ids)", [self.config.vocabulary])
+            scores: Tensor = self.model(tokens, lengths=real)
+            return scores.float()
+        source_size = getattr(self.config, "source_vocabulary", None) or self.config.vocabulary
+        takes = "an encoder–decoder takes logits(source_ids, target_ids)"
+        source, target = self._sides(ids, takes, [source_size, self.config.vocabulary])
+        scores = self.model(source, target, source_lengths=real)
+        return scores.float()
+
+    def _sides(self, ids: tuple[Ids, ...], takes: str, sizes: list[int]) -> list[Tensor]:
+        """The ids as tensors on the model's device, checked against each side's vocabulary."""
+        if len(ids) != len(sizes):
+            raise UserError(f"{len(ids)} groups of ids were given, but {takes}.")
+        device = self.model.vocabulary.weight.device
+        tensors = []
+        for given, size in zip(ids, sizes, strict=True):
+            try:
+                tensor = torch.as_tensor(given, device=device)
+            except (ValueError, TypeError, RuntimeError):
+                raise UserError(
+                    "Token ids must be rows of whole numbers, all equally long; pad shorter ones."
+                ) from None
+            if tensor.dim() != 2 or tensor.dtype.is_floating_point or tensor.dtype in (torch.bool, torch.complex64):
+                raise UserError(
+                    f"Token ids must be whole numbers of the shape (rows, tokens); found {tuple(tensor.shape)} "
+                    f"of {tensor.dtype}. For one sentence, give [ids]."
+                )
+            if ((tensor < 0) | (tensor >= size)).any():
+                raise UserError(out_of_vocabulary(tensor, size))
+            tensors.append(tensor.long())
+        return tensors
+
+
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    target_tokenizer: Tokenizer | None = None,
+    origin: Mapping[str, Any] | None = None,
+    replace: bool = False,
+) -> Path:
+    """Write a model as a run folder. `origin` is noted in run.json as it is given (plain data).
+
+    A folder that exists is left alone unless `replace` is given.
+    """
+    import regard
+
+    place = Path(folder)
+    if (place.exists() or place.is_symlink()) and not replace:
+        raise UserError(f"{place} exists already; choose another folder, or remove it first.")
+    facts = {
+        "format": FORMAT,
+        "regard": regard.__version__,
+        "model": model.config.plain(),
+        "origin": dict(origin or {}),
+    }
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    except OSError as error:
+        raise UserError(f"{place}: cannot write there ({error.strerror}).") from None
+    try:
+        beside.chmod(0o755)
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        save_file(weights, beside / "model.safetensors", metadata={"format": "pt"})
+        for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
+            if given is not None:
+                given.save(str(beside / name))
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
+        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
+        _move_into_place(beside, place)
+    except OSError as error:
+        raise UserError(f"{place}: could not be written ({error.strerror or error}); nothing was changed.") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return place
+
+
+def load(folder: str | Path) -> Loaded:
+    """Open a run folder written by this version of regard or an earlier one."""
+    place = Path(folder)
+    facts = _read_facts(place)
+    config = read_config(facts.get("model"), f"{place / 'run.json'}: model")
+    model = config.build()
+    _fill(model, place / "model.safetensors")
+    tokenizers = [_read_tokenizer(place / name) for name in ("tokenizer.json", "target_tokenizer.json")]
+    return Loaded(model, *tokenizers)
+
+
+def _read_facts(place: Path) -> dict[str, Any]:
+    path = place / "run.json"
+    if not place.exists():
+        raise UserError(f"{place}: there is no such folder.")
+    if not path.is_file():
+        raise UserError(
+            f"{place} is not a run folder: it has no run.json. To use a Hugging Face model, import it first."
+        )
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); restore it from a copy.") from None
+    number = facts.get("format") if isinstance(facts, dict) else None
+    if type(number) is not int or number < 1:
+        raise UserError(f"{path} does not say which format it has; restore it from a copy.")
+    if number > FORMAT:
+        raise UserError(
+            f"{place} was written by a newer regard (format {number}; this version reads up to {FORMAT}): "
+            "upgrade with pip install --upgrade regard."
+        )
+    return dict(facts)
+
+
+def _fill(model: Model, path: Path) -> None:
+    """Put the weights of a file into a model that must want exactly these."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing, so the model has no weights; restore it from a copy.")
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged or cut short ({error}); restore it from a copy.") from None
+    wanted = model.state_dict()
+    for name, tensor in wanted.items():
+        if name not in weights:
+            raise UserError(f"{path} lacks the tensor {name}, which run.json's config calls for.")
+        if weights[name].shape != tensor.shape:
+            raise UserError(
+                f"{path}: {name} has the shape {tuple(weights[name].shape)}, but run.json's config calls for "
+                f"{tuple(tensor.shape)}."
+            )
+    unknown = sorted(set(weights) - set(wanted))
+    if unknown:
+        raise UserError(f"{path} holds the tensor {unknown[0]}, which run.json's config does not know.")
+    model.load_state_dict(weights, assign=True)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer | None:
+    if not path.is_file():
+        return None
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise UserError(f"{path} is not a tokenizer that can be read ({error}); restore it from a copy.") from None
+
+
+def _move_into_place(beside: Path, place: Path) -> None:
+    """Rename, putting aside what stood there until the new folder is in its place."""
+    if not place.exists():
+        os.rename(beside, place)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{place.name}.old.", dir=place.parent)) / "folder"
+    os.rename(place, old)
+    try:
+        os.rename(beside, place)
+    except OSError:
+        os.rename(old, place)
+        raise
+    finally:
+        shutil.rmtree(old.parent, ignore_errors=True)
