@@ -25,8 +25,9 @@ from regard.errors import UserError
 
 Path = Literal["reference", "sdpa", "flex"]
 
-FLEX_FROM = 1024
-"""Shortest query and key length at which FlexAttention is taken on a GPU (benchmarks/attention.py)."""
+FLEX_FROM = 2048
+"""Shortest length at which FlexAttention is taken on a GPU: below it the gain over a dense mask is not worth seconds of
+compiling (benchmarks/attention.py measures both)."""
 
 
 def attend(
@@ -115,17 +116,12 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float,
         return functional.scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, is_causal=not scope.everything, scale=scale, enable_gqa=grouped
         )
-    allowed = scope.mask()
-    if not query.is_cuda:
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
-        )
-    # CUDA kernels do not agree on what a fully masked row gives. Let such a row see everything, then clear it.
-    empty = ~allowed.any(dim=-1, keepdim=True)
+    # CUDA kernels do not agree on what a row gives that may see nothing; elsewhere it gives zeros.
+    allowed, empty = scope.open_mask() if query.is_cuda else (scope.mask(), None)
     mixed = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed | empty, dropout_p=dropout, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
     )
-    return mixed.masked_fill(empty, 0.0)
+    return mixed if empty is None else mixed.masked_fill(empty, 0.0)
 
 
 def _flex(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:
@@ -134,14 +130,22 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float,
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if gradient and not query.is_cuda:
         raise UserError(f"The flex path has no gradients on {query.device.type}; take the sdpa path or a GPU.")
-    run: Callable[..., Tensor] = _compiled_flex() if query.is_cuda else flex_attention
+    run = _compiled_flex() if query.is_cuda else flex_attention
     grouped = query.shape[1] != key.shape[1]
-    return run(query, key, value, block_mask=scope.block_mask(), scale=scale, enable_gqa=grouped)
+    mixed: Tensor = run(query, key, value, block_mask=scope.block_mask(), scale=scale, enable_gqa=grouped)  # type: ignore[operator]
+    return mixed
 
 
 @lru_cache(maxsize=1)
 def _compiled_flex() -> Callable[..., Tensor]:
-    return torch.compile(flex_attention, dynamic=False)
+    """FlexAttention is fast only when compiled, once for each pattern and shape.
+
+    After 8 of them the compiler would give up and quietly run the form that builds every score. So: room for more, and
+    an error (fullgraph) instead of a silent, quadratic fall-back.
+    """
+    settings = torch._dynamo.config
+    settings.recompile_limit = max(settings.recompile_limit, 64)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 def _scope(

@@ -38,6 +38,11 @@ class Pattern:
         """Whether it is certain that no query sees a later position."""
         return False
 
+    @property
+    def sees_itself(self) -> bool:
+        """Whether it is certain that every query sees the key at its own position, so that none sees nothing."""
+        return False
+
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """True where the query may look at the key; the three index tensors broadcast against each other."""
         raise NotImplementedError
@@ -87,6 +92,10 @@ class Pattern:
 class Full(Pattern):
     """Every query sees every key."""
 
+    @property
+    def sees_itself(self) -> bool:
+        return True
+
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query == query) & (key == key)
 
@@ -100,6 +109,10 @@ class Causal(Pattern):
 
     @property
     def causal(self) -> bool:
+        return True
+
+    @property
+    def sees_itself(self) -> bool:
         return True
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -123,6 +136,10 @@ class Both(Pattern):
     @property
     def causal(self) -> bool:
         return self.first.causal or self.second.causal
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.first.sees_itself and self.second.sees_itself
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(row, query, key) & self.second.allows(row, query, key)
@@ -148,6 +165,10 @@ class Either(Pattern):
     @property
     def causal(self) -> bool:
         return self.first.causal and self.second.causal
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.first.sees_itself or self.second.sees_itself
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(row, query, key) | self.second.allows(row, query, key)
@@ -189,6 +210,7 @@ class Scope:
         if self.device is None and isinstance(self.start, Tensor):
             self.device = self.start.device
         self._mask: Tensor | None = None
+        self._open_mask: tuple[Tensor, Tensor | None] | None = None
         self._block_mask: BlockMask | None = None
 
     @property
@@ -224,6 +246,21 @@ class Scope:
             allowed = self.allows(row[:, None, None], query[None, :, None], key[None, None, :])
             self._mask = allowed[:, None]  # (rows or 1, 1, queries or 1, keys or 1)
         return self._mask
+
+    def open_mask(self) -> tuple[Tensor, Tensor | None]:
+        """The mask with every row that sees nothing opened, and which rows those are (None if there can be none).
+
+        For kernels that do not say what such a row gives: let it see all, and clear its result.
+        """
+        if self._open_mask is None:
+            allowed = self.mask()
+            inside = isinstance(self.start, Tensor) or 0 <= self.start <= self.keys - self.queries
+            if self.pattern.sees_itself and inside:
+                self._open_mask = (allowed, None)
+            else:
+                empty = ~allowed.any(dim=-1, keepdim=True)
+                self._open_mask = (allowed | empty, empty)
+        return self._open_mask
 
     def blocks(self) -> Tensor:
         """Allowed pairs in each 128 × 128 block, counted strip by strip.  # (rows or 1, query blocks, key blocks)
@@ -292,4 +329,7 @@ def _mask_function(scope: Scope) -> Callable[[Tensor, Tensor, Tensor, Tensor], T
     pattern, start = scope.pattern, scope.start
     if isinstance(start, Tensor):
         return lambda row, head, query, key: pattern.allows(row, query + start[row], key)
-    return lambda row, head, query, key: pattern.allows(row, query + start, key)
+    if start == 0:
+        return lambda row, head, query, key: pattern.allows(row, query, key)
+    offset = torch.tensor(start, device=scope.device)  # a number would be compiled in, once for every chunk
+    return lambda row, head, query, key: pattern.allows(row, query + offset, key)

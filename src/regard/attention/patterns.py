@@ -10,6 +10,7 @@ Each is a few lines. Join them with `&` and `|`:
 """
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,10 @@ class Sliding(Pattern):
     def __post_init__(self) -> None:
         _at_least_one("sliding", "window", self.window)
 
+    @property
+    def sees_itself(self) -> bool:
+        return True
+
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query - key).abs() < self.window
 
@@ -48,6 +53,10 @@ class Dilated(Pattern):
     def __post_init__(self) -> None:
         _at_least_one("dilated", "window", self.window)
         _at_least_one("dilated", "step", self.step)
+
+    @property
+    def sees_itself(self) -> bool:
+        return True
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         distance = (query - key).abs()
@@ -140,7 +149,7 @@ _NAMES: dict[str, tuple[type[Pattern], int]] = {
     "causal": (Causal, 0),
     "sliding": (Sliding, 1),
     "dilated": (Dilated, 2),
-    "global": (Global, 1),
+    "global_": (Global, 1),  # `global` is a Python keyword; see read_pattern
 }
 
 
@@ -163,12 +172,13 @@ def _from_tree(node: ast.expr, text: str) -> Pattern:
         case ast.Name(name):
             return _named(name, [], text)
         case ast.Call(ast.Name(name), arguments, []):
-            return _named(name, [argument.value for argument in arguments if isinstance(argument, ast.Constant)], text)
+            values = [argument.value if isinstance(argument, ast.Constant) else None for argument in arguments]
+            return _named(name, values, text)
     raise UserError(_expected(text))
 
 
-def _named(name: str, values: list[object], text: str) -> Pattern:
-    kind, count = _NAMES.get(name.rstrip("_"), (None, 0))
+def _named(name: str, values: Sequence[object], text: str) -> Pattern:
+    kind, count = _NAMES.get(name, (None, 0))
     if kind is None or len(values) != count or not all(type(value) is int for value in values):
         raise UserError(_expected(text))
     return kind(*values)

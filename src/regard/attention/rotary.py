@@ -5,8 +5,9 @@ what attention sees. Feature n is paired with feature n + width/2 (the layout of
 neighbours, which is the same up to the order of features).
 
 A model trained on short texts reads longer ones if its angles grow more slowly. How, is a `Scaling`. Two of them
-(`Dynamic`, `Long`) change all angles once a text outgrows the trained length; keys are then cached unturned and turned
-when read, so that cached decoding stays equal to uncached.
+(`Dynamic`, `Long`) change all angles once a text outgrows the trained length. Keys are then cached unturned and turned
+when read, so that queries and keys always agree. One layer then decodes from its cache just what it computes at once;
+in a deeper stack the upper layers keep what the lower ones made of the shorter text.
 """
 
 import math

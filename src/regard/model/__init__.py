@@ -1,5 +1,6 @@
 """The Transformer family, each a composition of the same parts described by a typed config."""
 
+import torch
 from torch import nn
 
 from regard.errors import UserError
@@ -30,6 +31,13 @@ def read_config(values: object, where: str = "") -> ModelConfig:
     return MODELS[kind].read(values, where)
 
 
+def build_empty(config: ModelConfig) -> Model:
+    """A model whose weights are still to be filled in: no time is spent on random ones, no random number is drawn."""
+    with torch.device("meta"):
+        model = config.build()
+    return model.to_empty(device="cpu")
+
+
 def count_parameters(model: nn.Module) -> int:
     """How many numbers a model learns; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
@@ -48,6 +56,7 @@ __all__ = [
     "NormConfig",
     "StackConfig",
     "TokensConfig",
+    "build_empty",
     "count_parameters",
     "read_config",
     "transformer_base",

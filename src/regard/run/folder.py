@@ -12,10 +12,10 @@ what is written; every version reads all the formats before it.
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError
@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.model import LanguageModel, Model, ModelConfig, read_config
+from regard.model import LanguageModel, Model, ModelConfig, build_empty, read_config
 from regard.model.embedding import out_of_vocabulary
 
 FORMAT = 1
@@ -116,11 +116,11 @@ def save(
     }
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+        beside = _beside(place)
+        beside.mkdir()
     except OSError as error:
         raise UserError(f"{place}: cannot write there ({error.strerror}).") from None
     try:
-        beside.chmod(0o755)
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(weights, beside / "model.safetensors", metadata={"format": "pt"})
         for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
@@ -129,8 +129,9 @@ def save(
         text = json.dumps(facts, indent=2, ensure_ascii=False)
         (beside / "run.json").write_text(text + "\n", encoding="utf-8")
         _move_into_place(beside, place)
-    except OSError as error:
-        raise UserError(f"{place}: could not be written ({error.strerror or error}); nothing was changed.") from None
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{place}: could not be written ({reason}); nothing was changed.") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return place
@@ -141,7 +142,7 @@ def load(folder: str | Path) -> Loaded:
     place = Path(folder)
     facts = _read_facts(place)
     config = read_config(facts.get("model"), f"{place / 'run.json'}: model")
-    model = config.build()
+    model = build_empty(config)
     _fill(model, place / "model.safetensors")
     tokenizers = [_read_tokenizer(place / name) for name in ("tokenizer.json", "target_tokenizer.json")]
     return Loaded(model, *tokenizers)
@@ -204,15 +205,22 @@ def _read_tokenizer(path: Path) -> Tokenizer | None:
 
 def _move_into_place(beside: Path, place: Path) -> None:
     """Rename, putting aside what stood there until the new folder is in its place."""
-    if not place.exists():
+    if not (place.exists() or place.is_symlink()):
         os.rename(beside, place)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{place.name}.old.", dir=place.parent)) / "folder"
+    old = _beside(place)
     os.rename(place, old)
     try:
         os.rename(beside, place)
     except OSError:
         os.rename(old, place)
         raise
-    finally:
-        shutil.rmtree(old.parent, ignore_errors=True)
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)
+
+
+def _beside(place: Path) -> Path:
+    """A name in the same folder, and so on the same disk, that nothing has yet."""
+    return place.parent / f".{place.name}.{uuid4().hex}"

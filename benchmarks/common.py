@@ -1,0 +1,100 @@
+"""What every benchmark shares: fair timing, and results that say where they come from.
+
+Ours and the peer are timed in turn, in one process, so that a busy neighbour or a warming chip hits both alike. Results
+are JSON with versions, hardware and commit, under benchmarks/results/; documents quote only what stands there.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def time_in_turn(functions: Sequence[Callable[[], object]], repeats: int, warm: int = 3) -> list[list[float]]:
+    """Seconds of each call, one list a function; in every round each function runs once."""
+    for function in functions:
+        for _ in range(warm):
+            function()
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats):
+        for function, taken in zip(functions, seconds, strict=True):
+            taken.append(_seconds(function))
+    return seconds
+
+
+def median_ratio(ours: Sequence[float], peer: Sequence[float]) -> float:
+    """The peer's time over ours, round by round, then the median: above 1, ours is faster."""
+    return statistics.median(theirs / mine for mine, theirs in zip(ours, peer, strict=True))
+
+
+def write_results(name: str, cases: Sequence[dict[str, Any]]) -> Path:
+    """Write `cases` to benchmarks/results/<name>.json with everything needed to judge them."""
+    facts = {
+        "benchmark": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "hardware": _hardware(),
+        "cases": list(cases),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def say(case: dict[str, Any]) -> dict[str, Any]:
+    """Print a case as one JSON line as soon as it is known."""
+    print(json.dumps(case, ensure_ascii=False), flush=True)
+    return case
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    if not torch.cuda.is_available():
+        begin = time.perf_counter()
+        function()
+        return time.perf_counter() - begin
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    function()
+    last.record()
+    torch.cuda.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
+
+
+def _hardware() -> dict[str, Any]:
+    processor = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        processor = names[0].split(":", 1)[1].strip() if names else processor
+    facts: dict[str, Any] = {"processor": processor, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
+
+
+def _commit() -> str:
+    """The commit measured, marked where the tree differs from it; $REGARD_COMMIT where there is no repository."""
+    if "REGARD_COMMIT" in os.environ:
+        return os.environ["REGARD_COMMIT"]
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--", "../src"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")

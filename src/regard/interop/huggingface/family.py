@@ -1,0 +1,99 @@
+"""What a family of models must say about itself to be imported, and what the families have in common."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.interop.huggingface.mapping import Rule
+from regard.interop.huggingface.settings import Settings
+from regard.interop.huggingface.weights import Weights
+from regard.model import ModelConfig, TokensConfig
+from regard.model.feed_forward import Activation
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture of theirs.
+
+    `read` turns their settings into our config. It may look at the weights (whether words are tied shows only there)
+    and settle in them what their settings mean, so that afterwards `rules` can tell where every tensor goes.
+    """
+
+    name: str
+    kind: str
+    """Their `model_type`."""
+    architecture: str
+    bare: str
+    """Their name for the model without its head. Where words are tied, a file of that kind lacks nothing."""
+    prefix: str
+    """What most files put before the names of the model without its head, and some leave out."""
+    read: Callable[[Settings, Weights], ModelConfig]
+    rules: Callable[[ModelConfig], list[Rule]]
+    harmless: tuple[str, ...] = ()
+    """Patterns of names that old versions stored and nobody reads."""
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu2": "relu2",
+}
+"""Their names for the bend of a feed-forward, and ours; the first of several spellings is the one to write."""
+
+GATED_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_python": "geglu",
+    "gelu_new": "geglu-tanh",
+    "gelu_pytorch_tanh": "geglu-tanh",
+    "gelu_fast": "geglu-tanh",
+}
+"""The same where one of two widened copies is bent and gates the other."""
+
+
+def tokens(settings: Settings, vocabulary: int, start: str, usual: Mapping[str, int]) -> TokensConfig:
+    """Ids with a meaning of their own; `start` is the key of the first token to write, `usual` what holds for a key
+    that is left out (not for one that is null: such a model has no such token).
+
+    Of several ends the first is taken. An id that the vocabulary does not reach (-1, or a token that was only ever
+    given to a tokenizer) names no word of the model, so it is left out.
+    """
+
+    def first(*keys: str) -> int | None:
+        for key in keys:
+            given = settings.ids(key) if key in settings.values else [usual[key]] if key in usual else []
+            if given:
+                return given[0] if 0 <= given[0] < vocabulary else None
+        return None
+
+    return TokensConfig(padding=first("pad_token_id"), start=first(start, "bos_token_id"), end=first("eos_token_id"))
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers."""
+    return one is other or (one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other))
+
+
+def settle_output(weights: Weights, words: str, output: str, tied: bool) -> bool:
+    """Whether the words are scored by the vectors they are looked up in, by what the file holds.
+
+    A tied pair may be stored once, under either name, or twice. Stored twice with unlike numbers it is not tied,
+    whatever the settings say; that is how their own library reads it.
+    """
+    looked_up, scored = weights.get(words), weights.get(output)
+    if not tied:
+        return False
+    if looked_up is not None and scored is not None and not same(looked_up, scored):
+        return False
+    weights.put(words, scored if looked_up is None else looked_up)
+    weights.put(output, None)
+    return True

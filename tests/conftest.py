@@ -1,0 +1,21 @@
+"""Settings every test shares: reproducible property tests, one thread a worker, no word from the network."""
+
+import os
+
+import torch
+from hypothesis import HealthCheck, settings
+
+# Two workers on two cores: more threads would only fight each other.
+torch.set_num_threads(1)
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+settings.register_profile(
+    "regard",
+    deadline=None,  # the first call of a kernel is slow, and a busy machine is no bug
+    derandomize=True,  # the same examples on every machine: red means changed code
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("thorough", settings.get_profile("regard"), derandomize=False, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "regard"))

@@ -1,0 +1,64 @@
+"""What the README shows is run; what it tells people to type is understood."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(blocks(ROOT / "README.md", "python"))
+    exec(compile(code, "README.md", "exec"), {})
+    assert (tmp_path / "my-model" / "run.json").is_file()
+    assert re.fullmatch(r"\d+% of the pairs .*\n", capsys.readouterr().out)
+
+
+def test_the_model_in_the_readme_takes_ten_lines() -> None:
+    first = blocks(ROOT / "README.md", "python")[0]
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+
+
+def regard_commands() -> list[tuple[str, str]]:
+    lines = [(page.name, line) for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    return [(name, line) for name, line in lines if line.startswith("regard ")]
+
+
+def test_there_are_commands_to_check() -> None:
+    assert regard_commands()
+
+
+@pytest.mark.parametrize(("page", "line"), regard_commands())
+def test_every_command_in_the_pages_is_one_we_have(page: str, line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    result = CliRunner().invoke(app, [words[0], "--help"])
+    assert result.exit_code == 0, f"{page}: {line}"
+    wanted = len(re.findall(r"[A-Z]+", result.output.split("[OPTIONS]", 1)[1].splitlines()[0]))
+    assert len([word for word in words[1:] if not word.startswith("-")]) == wanted, f"{page}: {line}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_target_in_the_pages_exists(page: Path) -> None:
+    named = re.findall(r"^make ([a-z]+)", "\n".join(blocks(page, "sh")), re.MULTILINE)
+    assert set(named) <= make_targets()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
