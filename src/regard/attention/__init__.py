@@ -5,7 +5,7 @@ from regard.attention.cache import Cache, LayerState, Store
 from regard.attention.context import Context
 from regard.attention.encoding import Binary, Concatenated, Index, Learned, Normalised, Position, Sinusoidal
 from regard.attention.heads import CrossAttention, HeadsConfig, SelfAttention
-from regard.attention.pattern import Both, Causal, Either, Full, Pattern, Scope
+from regard.attention.pattern import Both, Causal, Either, Full, Pattern
 from regard.attention.patterns import Dilated, Documents, Global, Lengths, Sliding, read_pattern
 from regard.attention.position import (
     BinaryConfig,
@@ -25,6 +25,7 @@ from regard.attention.rotary import (
     YarnScaling,
     rotate,
 )
+from regard.attention.scope import Scope
 from regard.attention.similarity import Cosine, Dot, ScaledDot
 
 __all__ = [

@@ -19,7 +19,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from regard.attention.pattern import Full, Pattern, Scope
+from regard.attention.pattern import Full, Pattern
+from regard.attention.scope import Scope
 from regard.attention.similarity import ScaledDot, Similarity
 from regard.errors import UserError
 
@@ -54,7 +55,7 @@ def attend(
     """
     scope = _scope(query, key, value, pattern, start)
     query, key, scale = (similarity or ScaledDot())(query, key)
-    path = path or choose(query, scope, dropout)
+    path = path or choose(query, value, scope, dropout)
     if path == "sdpa":
         return _sdpa(query, key, value, scope, scale, dropout)
     if path == "flex":
@@ -80,15 +81,17 @@ def attend_and_show(
     return _reference(query, key, value, scope, scale, dropout)
 
 
-def choose(query: Tensor, scope: Scope, dropout: float = 0.0) -> Path:
+def choose(query: Tensor, value: Tensor, scope: Scope, dropout: float = 0.0) -> Path:
     """The fastest way that is right for this work.
 
-    FlexAttention pays on a GPU when the pattern leaves enough out of a long sequence. It has no dropout, no float64,
-    and on other devices no gradients and a compile time of seconds for each shape, so SDPA does all the rest.
+    FlexAttention pays on a GPU when the pattern leaves enough out of a long sequence. It has no dropout, no float64, no
+    heads narrower than 16, and on other devices no gradients and a compile time of seconds for each shape, so SDPA does
+    all the rest.
     """
     if scope.everything or scope.triangle or dropout > 0 or not query.is_cuda or query.dtype == torch.float64:
         return "sdpa"
-    return "flex" if min(scope.queries, scope.keys) >= FLEX_FROM else "sdpa"
+    wide = min(query.shape[-1], value.shape[-1]) >= 16
+    return "flex" if wide and min(scope.queries, scope.keys) >= FLEX_FROM else "sdpa"
 
 
 def _reference(
@@ -127,9 +130,12 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float,
 def _flex(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:
     if dropout > 0:
         raise UserError("The flex path has no dropout on attention weights; set it to 0 or take the sdpa path.")
-    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    if gradient and not query.is_cuda:
-        raise UserError(f"The flex path has no gradients on {query.device.type}; take the sdpa path or a GPU.")
+    if not (scope.queries and scope.keys):
+        return query.new_zeros(*query.shape[:3], value.shape[3])  # there is no block to look at
+    if not query.is_cuda and any(tensor.requires_grad for tensor in (query, key, value)):
+        if torch.is_grad_enabled():
+            raise UserError(f"The flex path has no gradients on {query.device.type}; take the sdpa path or a GPU.")
+        query, key, value = query.detach(), key.detach(), value.detach()  # it asks the tensors, not the mode
     run = _compiled_flex() if query.is_cuda else flex_attention
     grouped = query.shape[1] != key.shape[1]
     mixed: Tensor = run(query, key, value, block_mask=scope.block_mask(), scale=scale, enable_gqa=grouped)  # type: ignore[operator]
@@ -166,6 +172,8 @@ def _scope(
     rows, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     if not isinstance(pattern, Scope):
         return Scope(Full() if pattern is None else pattern, queries, keys, rows, start, query.device)
+    if start is not None:
+        raise UserError("attend: the scope already says where its queries start; leave start out, or give a pattern.")
     if (pattern.queries, pattern.keys) != (queries, keys) or (not pattern.rows_alike and pattern.rows != rows):
         raise UserError(
             f"attend: the scope was laid over {pattern.rows} rows, {pattern.queries} queries and {pattern.keys} keys; "

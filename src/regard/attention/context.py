@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import Cache
-from regard.attention.pattern import Full, Pattern, Scope
+from regard.attention.pattern import Full, Pattern
 from regard.attention.patterns import Documents, Lengths, document_starts
 from regard.attention.rotary import Rotary, Rotation
+from regard.attention.scope import Scope
 from regard.errors import UserError
 
 Watch = Callable[[nn.Module, Tensor], None]
@@ -45,6 +46,7 @@ class Context:
         self.device = tokens.device
         _check_shape("lengths", lengths, (self.rows,))
         _check_shape("documents", documents, (self.rows, self.queries))
+        _check_shape("start", start if isinstance(start, Tensor) else None, (self.rows,))
         self.start, self.lengths, self.documents = start, lengths, documents
         self.extent = self.queries if extent is None else extent
         self.memory = Full() if memory is None else memory
@@ -66,6 +68,7 @@ class Context:
         """The context of new tokens behind those in a cache; of row r's, the first `counts[r]` are real."""
         if tokens.dim() == 2 and tokens.shape[0] != cache.rows:
             raise UserError(f"The cache holds {cache.rows} rows and {tokens.shape[0]} rows of tokens were given.")
+        _check_shape("counts", counts, (cache.rows,))
         lengths = None if counts is None else cache.lengths + counts
         extent = cache.room_for(tokens.shape[-1])
         return cls(tokens, start=cache.start, extent=extent, lengths=lengths, memory=memory, watch=watch)

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from regard.attention.attend import attend, attend_and_show
 from regard.attention.cache import KeyValue, LayerState
 from regard.attention.context import Context
-from regard.attention.pattern import Pattern, Scope
+from regard.attention.pattern import Pattern
 from regard.attention.patterns import read_pattern
 from regard.attention.rotary import Rotary, rotate
+from regard.attention.scope import Scope
 from regard.attention.similarity import Cosine, Dot, ScaledDot, Similarity
 from regard.config import Config, ConfigError
 
@@ -176,4 +177,4 @@ class CrossAttention(Heads):
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(batch, length, heads · width) → (batch, heads, length, width)"""
-    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)

@@ -97,6 +97,10 @@ class Lengths(Pattern):
     def rows_alike(self) -> bool:
         return False
 
+    def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
+        if self.lengths.shape[0] != rows:
+            raise UserError(f"lengths of the shape {tuple(self.lengths.shape)} do not fit {rows} rows; give one a row.")
+
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return key < self.lengths[row]
 
@@ -130,10 +134,21 @@ class Documents(Pattern):
     def causal(self) -> bool:
         return self.within.causal and self.key_numbers is self.numbers
 
+    def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
+        (own_rows, own), (other_rows, other) = self.numbers.shape, self.key_numbers.shape
+        inside = isinstance(start, Tensor) or 0 <= start <= own - queries
+        if not (own_rows == other_rows == rows and keys <= other and inside):
+            raise UserError(
+                f"documents of the shape {tuple(self.numbers.shape)}, for keys {tuple(self.key_numbers.shape)}, do not "
+                f"fit {rows} rows, {queries} queries from start {start} and {keys} keys; give each position a number."
+            )
+
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         own, other = self.numbers[row, query], self.key_numbers[row, key]
-        query_place, key_place = query - self.starts[row, query], key - self.key_starts[row, key]
-        return (own == other) & (own >= 0) & self.within.allows(row, query_place, key_place)
+        start, key_start = self.starts[row, query], self.key_starts[row, key]
+        # In one row a document is one stretch: a number that comes again later is another document.
+        same = start == key_start if self.key_numbers is self.numbers else own == other
+        return same & (own >= 0) & self.within.allows(row, query - start, key - key_start)
 
 
 def document_starts(numbers: Tensor) -> Tensor:
@@ -172,9 +187,17 @@ def _from_tree(node: ast.expr, text: str) -> Pattern:
         case ast.Name(name):
             return _named(name, [], text)
         case ast.Call(ast.Name(name), arguments, []):
-            values = [argument.value if isinstance(argument, ast.Constant) else None for argument in arguments]
-            return _named(name, values, text)
+            return _named(name, [_number(argument) for argument in arguments], text)
     raise UserError(_expected(text))
+
+
+def _number(node: ast.expr) -> object:
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.UnaryOp(ast.USub(), ast.Constant(int(value))):
+            return -value  # refused too, but by the pattern, which says why
+    return None
 
 
 def _named(name: str, values: Sequence[object], text: str) -> Pattern:

@@ -11,10 +11,10 @@ in a deeper stack the upper layers keep what the lower ones made of the shorter 
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor, nn
 
 from regard.config import Config, ConfigError
@@ -59,6 +59,8 @@ class DynamicScaling(Scaling):
 
     def slow(self, frequencies: list[float], base: float, length: int | None = None) -> list[float]:
         width = 2 * len(frequencies)
+        if width == 2:
+            raise ConfigError("scaling", "'dynamic' needs several pairs of features; a head's width must exceed 2.")
         length = max(length or 0, self.trained)
         stretch = (self.factor * length / self.trained - (self.factor - 1)) ** (width / (width - 2))
         return _frequencies(width, base * stretch)
@@ -108,18 +110,19 @@ class LongScaling(Scaling):
     """A divisor for each pair, one set within the trained length and one beyond it (LongRoPE, Ding et al. 2024)."""
 
     kind: Literal["long"] = "long"
-    short_factors: tuple[float, ...]
-    long_factors: tuple[float, ...]
+    short_factors: tuple[PositiveFloat, ...]
+    long_factors: tuple[PositiveFloat, ...]
     trained: int = Field(ge=1)
     sharpness: float = Field(default=1.0, gt=0)
 
     def slow(self, frequencies: list[float], base: float, length: int | None = None) -> list[float]:
+        for factors in (self.short_factors, self.long_factors):
+            if len(factors) != len(frequencies):
+                raise ConfigError(
+                    "scaling",
+                    f"'long' needs a factor for each of the {len(frequencies)} pairs of a head; found {len(factors)}.",
+                )
         factors = self.long_factors if length is not None and length > self.trained else self.short_factors
-        if len(factors) != len(frequencies):
-            raise ConfigError(
-                "scaling",
-                f"'long' needs a factor for each of the {len(frequencies)} pairs of a head; found {len(factors)}.",
-            )
         return [frequency / factor for frequency, factor in zip(frequencies, factors, strict=True)]
 
     @property
@@ -139,6 +142,12 @@ class BandScaling(Scaling):
     trained: int = Field(ge=1)
     low: float = Field(default=1.0, gt=0)
     high: float = Field(default=4.0, gt=0)
+
+    @model_validator(mode="after")
+    def _band(self) -> Self:
+        if self.high <= self.low:
+            raise ConfigError("high", f"found {self.high}; expected more than low, which is {self.low}.")
+        return self
 
     def slow(self, frequencies: list[float], base: float, length: int | None = None) -> list[float]:
         slowed = []

@@ -48,5 +48,5 @@ class Cosine:
     def __call__(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
         query, key = functional.normalize(query, dim=-1), functional.normalize(key, dim=-1)
         if isinstance(self.scale, Tensor):
-            return query * self.scale, key, 1.0
+            return query * self.scale.to(query.dtype), key, 1.0
         return query, key, self.scale
