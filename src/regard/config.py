@@ -26,9 +26,9 @@ class ConfigError(UserError):
 class Config(BaseModel):
     """A frozen group of settings that refuses what it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, strict=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -52,7 +52,8 @@ class Config(BaseModel):
 
 def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
     """The first thing that is wrong, as one sentence."""
-    detail = error.errors()[0]
+    # A misspelt key comes before the missing one it was meant to be.
+    detail = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     context = detail.get("ctx", {})
     # A nested Config explains itself, so behind a field's name there can only be an index or the tag of a union.
     place = [str(part) for number, part in enumerate(detail["loc"]) if number == 0 or isinstance(part, int)]

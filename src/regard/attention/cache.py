@@ -86,6 +86,8 @@ class Cache:
     def room_for(self, count: int) -> int:
         """The extent after `count` more positions; an error if they do not fit."""
         if self.extent + count > self.capacity:
+            self.tighten()  # padded and rewound rows may leave more room than is known without asking the device
+        if self.extent + count > self.capacity:
             raise UserError(
                 f"The cache has room for {self.capacity} positions and {self.extent + count} are needed; "
                 "start with a larger capacity."

@@ -80,6 +80,8 @@ class Learned(Added):
         self.table = nn.Parameter(torch.randn(limit, features) * 0.02)  # (limit, features)
 
     def encode(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if lengths is not None:  # padding needs no position of its own: it stands with the last real token
+            positions = torch.minimum(positions, (lengths[:, None] - 1).clamp(min=0))
         try:
             return nn.functional.embedding(positions, self.table)
         except IndexError:

@@ -108,9 +108,10 @@ class Lengths(Pattern):
 class Documents(Pattern):
     """Several documents packed in one row: a token sees only its own, through the pattern `within`.
 
-    `numbers` says to which document each position belongs; a negative number is padding, seen by none. Within a
-    document positions count from its own first token, so a packed document gets just what it would get alone in a row
-    (its own global tokens too). `key_numbers` is for cross-attention, where queries and keys are packed apart.
+    `numbers` says to which document each position belongs; a negative number is padding, seen by none, and a number
+    that comes again after another begins a new document. Within a document positions count from its own first token,
+    so a packed document gets just what it would get alone in a row (its own global tokens too). `key_numbers` is for
+    cross-attention, where queries and keys are packed apart.
     """
 
     def __init__(self, numbers: Tensor, within: Pattern | None = None, key_numbers: Tensor | None = None) -> None:

@@ -106,12 +106,15 @@ class YarnScaling(Scaling):
         return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
+Factors = Annotated[tuple[PositiveFloat, ...], Field(strict=False)]  # files have lists, not tuples
+
+
 class LongScaling(Scaling):
     """A divisor for each pair, one set within the trained length and one beyond it (LongRoPE, Ding et al. 2024)."""
 
     kind: Literal["long"] = "long"
-    short_factors: tuple[PositiveFloat, ...]
-    long_factors: tuple[PositiveFloat, ...]
+    short_factors: Factors
+    long_factors: Factors
     trained: int = Field(ge=1)
     sharpness: float = Field(default=1.0, gt=0)
 

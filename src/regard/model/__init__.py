@@ -25,7 +25,7 @@ MODELS: dict[str, type[EncoderDecoderConfig] | type[LanguageModelConfig]] = {
 def read_config(values: object, where: str = "") -> ModelConfig:
     """A model's config from plain data, of whichever kind it says it is."""
     kind = values.get("kind") if isinstance(values, dict) else None
-    if kind not in MODELS:
+    if not isinstance(kind, str) or kind not in MODELS:
         prefix = f"{where}: " if where else ""
         raise UserError(f"{prefix}there is no model of kind {kind!r}; known kinds: {', '.join(MODELS)}.")
     return MODELS[kind].read(values, where)

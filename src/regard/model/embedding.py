@@ -37,6 +37,8 @@ class Vocabulary(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids: # (batch, tokens); gives (batch, tokens, width)"""
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise UserError(f"Token ids must be whole numbers (torch.int32 or torch.int64); found {ids.dtype}.")
         try:
             return functional.embedding(ids, self.weight)
         except IndexError:
