@@ -22,8 +22,20 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.attention import Causal, Documents, Full, Global, Lengths, Pattern, Sliding, attend
+from regard.attention import (
+    Causal,
+    Documents,
+    Full,
+    Global,
+    HeadsConfig,
+    Lengths,
+    Pattern,
+    RotaryConfig,
+    Sliding,
+    attend,
+)
 from regard.attention.attend import Path
+from regard.model import LanguageModelConfig, StackConfig
 
 PATHS: tuple[Path, ...] = ("flex", "sdpa")
 BACKENDS = {
@@ -186,6 +198,36 @@ def checks_on_gpu() -> list[dict[str, Any]]:
     return cases
 
 
+def models_on_gpu() -> list[dict[str, Any]]:
+    """A language model whose layers take the flex path: its logits against the CPU's, and cached against uncached."""
+    heads = HeadsConfig(heads=4, key_heads=2, head_width=32, pattern="global(2) | sliding(64)")
+    config = LanguageModelConfig(
+        vocabulary=100, width=64, decoder=StackConfig(layers=2, attention=heads), position=RotaryConfig()
+    )
+    model = config.build().eval()
+    tokens = torch.randint(0, 100, (2, 2304))
+    limit = 1e-4
+    with torch.no_grad():
+        wanted = model(tokens)
+        model.cuda()
+        found = model(tokens.cuda())
+        cache = model.start(2, 2304)
+        first, _ = model.step(tokens[:, :2048].cuda(), cache, torch.tensor([2048, 1500], device="cuda"))
+        ragged = torch.stack((tokens[0, 2048:2148], tokens[1, 1500:1600])).cuda()
+        then, _ = model.step(ragged, cache)
+    errors = {
+        "flex on the GPU against dense on the CPU": (found.cpu() - wanted).abs().max(),
+        "first chunk from the cache": (first[0] - found[0, :2048]).abs().max(),
+        "second chunk, first row": (then[0] - found[0, 2048:2148]).abs().max(),
+        "second chunk, shorter row": (then[1] - found[1, 1500:1600]).abs().max(),
+    }
+    cases = [
+        {"case": f"language model, {name}", "error": float(error), "limit": limit, "passed": bool(error < limit)}
+        for name, error in errors.items()
+    ]
+    return [say(case) for case in cases]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true", help="measure on the GPU instead of the CPU")
@@ -198,7 +240,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("There is no GPU here; leave --gpu out to measure on the CPU.", file=sys.stderr)
         return 2
-    checks = checks_on_gpu()
+    checks = [*checks_on_gpu(), *models_on_gpu()]
     cases = [*checks, *window_against_full(), *memory_by_length(), *where_flex_pays()]
     print(f"written: {write_results('attention-gpu', cases)}")
     return 0 if all(case["passed"] for case in checks) else 1
