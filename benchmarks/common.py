@@ -34,6 +34,22 @@ def time_in_turn(functions: Sequence[Callable[[], object]], repeats: int, warm: 
     return seconds
 
 
+def time_in_blocks(functions: Sequence[Callable[[], object]], rounds: int = 4, calls: int = 10) -> list[list[float]]:
+    """Seconds of each call, taken in blocks of calls, function after function, round after round.
+
+    For work that heats a GPU: in its block every function first runs untimed until the clocks have settled on it, so
+    that a short one does not pay for the heat of a long one before it.
+    """
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(rounds):
+        for function, taken in zip(functions, seconds, strict=True):
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < 0.5:
+                _seconds(function)
+            taken.extend(_seconds(function) for _ in range(calls))
+    return seconds
+
+
 def median_ratio(ours: Sequence[float], peer: Sequence[float]) -> float:
     """The peer's time over ours, round by round, then the median: above 1, ours is faster."""
     return statistics.median(theirs / mine for mine, theirs in zip(ours, peer, strict=True))

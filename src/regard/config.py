@@ -82,4 +82,4 @@ def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
 
 
 def _name(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"

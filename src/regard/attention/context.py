@@ -40,8 +40,7 @@ class Context:
         memory: Pattern | None = None,
         watch: Watch | None = None,
     ) -> None:
-        if tokens.dim() != 2:
-            raise UserError(f"Token ids must have the shape (rows, tokens); found {tuple(tokens.shape)}.")
+        _check_tokens(tokens)
         self.rows, self.queries = tokens.shape
         self.device = tokens.device
         _check_shape("lengths", lengths, (self.rows,))
@@ -66,11 +65,12 @@ class Context:
         watch: Watch | None = None,
     ) -> "Context":
         """The context of new tokens behind those in a cache; of row r's, the first `counts[r]` are real."""
-        if tokens.dim() == 2 and tokens.shape[0] != cache.rows:
+        _check_tokens(tokens)
+        if tokens.shape[0] != cache.rows:
             raise UserError(f"The cache holds {cache.rows} rows and {tokens.shape[0]} rows of tokens were given.")
         _check_shape("counts", counts, (cache.rows,))
         lengths = None if counts is None else cache.lengths + counts
-        extent = cache.room_for(tokens.shape[-1])
+        extent = cache.room_for(tokens.shape[1])
         return cls(tokens, start=cache.start, extent=extent, lengths=lengths, memory=memory, watch=watch)
 
     def own(self, pattern: Pattern) -> Scope:
@@ -114,6 +114,11 @@ class Context:
         if self.lengths is not None:
             return self.lengths
         return self.start + self.queries
+
+
+def _check_tokens(tokens: Tensor) -> None:
+    if tokens.dim() != 2:
+        raise UserError(f"Token ids must have the shape (rows, tokens); found {tuple(tokens.shape)}.")
 
 
 def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
