@@ -264,7 +264,9 @@ def test_the_file_stands_before_the_sentence(wrong):
     assert refusal(wrong, "bicycles/swift.toml") == f"bicycles/swift.toml: {refusal(wrong)}"
 
 
-@pytest.mark.parametrize(("values", "found"), [(None, "nothing"), ([], "a value of type list"), ("text", "a value of type str")])
+@pytest.mark.parametrize(
+    ("values", "found"), [(None, "nothing"), ([], "a value of type list"), ("text", "a value of type str")]
+)
 def test_what_is_no_table_is_refused_with_what_it_is(values, found):
     assert refusal(values, "file.json") == f"file.json: expected a table of settings, found {found}."
 
