@@ -1,0 +1,51 @@
+"""Figures in the pages are those of the results that stand beside them, and the results meet what is asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["cases"]
+
+
+def starting(name: str, words: str) -> list[dict[str, Any]]:
+    found = [case for case in cases(name) if case["case"].startswith(words)]
+    assert found
+    return found
+
+
+def test_attend_adds_at_most_five_percent_to_sdpa_and_the_page_says_how_much() -> None:
+    full, causal = starting("attention-cpu", "attend over SDPA")
+    assert min(full["ratio"], causal["ratio"]) >= 1 / 1.05
+    assert f"SDPA takes {full['ratio']:.2f} and {causal['ratio']:.2f} times as long" in PAGE
+
+
+def test_a_window_is_at_least_six_times_as_fast_and_the_page_says_how_much() -> None:
+    (case,) = starting("attention-gpu", "causal window 512 over full causal SDPA")
+    assert case["ratio"] >= 6
+    assert f"{case['ours']:.1f} ms, against {case['peer']:.1f} ms" in PAGE
+    assert f"(cuDNN): {case['ratio']:.1f} times as fast" in PAGE
+    assert f"the ratio is {case['ratio_call_by_call']:.1f}:" in PAGE
+
+
+def test_memory_of_a_window_is_linear_and_the_page_says_how_much() -> None:
+    sizes = [case for case in starting("attention-gpu", "causal window 512, 8") if "peak_bytes" in case]
+    assert [case["length"] for case in sizes] == [4096, 8192, 16_384, 32_768, 65_536]
+    tokens = [case["peak_bytes_a_token"] for case in sizes]
+    assert max(tokens) / min(tokens) < 1.1
+    assert f"{tokens[0] / 1e3:.1f} to {tokens[-1] / 1e3:.1f} kB a token" in PAGE
+
+
+def test_the_page_says_from_where_flex_pays() -> None:
+    ratios = [f"{case['ratio']:.1f}" for case in starting("attention-gpu", "flex over dense mask, causal window 128")]
+    assert f"{ratios[0]}, {ratios[1]} and {ratios[2]} times as fast" in PAGE
+
+
+def test_every_check_on_the_gpu_passed() -> None:
+    checks = [case for case in cases("attention-gpu") if "passed" in case]
+    assert len(checks) >= 64
+    assert all(case["passed"] for case in checks)
