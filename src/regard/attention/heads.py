@@ -6,14 +6,15 @@ and keeps them in a cache; cross-attention is handed keys and values made from t
 its own or by one shared by all layers.
 """
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_and_show
-from regard.attention.cache import KeyValue, LayerState
+from regard.attention.cache import KeyValue, LayerState, Store
 from regard.attention.context import Context
 from regard.attention.pattern import Pattern
 from regard.attention.patterns import read_pattern
@@ -63,7 +64,7 @@ class HeadsConfig(Config):
             raise ConfigError(
                 "output", f"without it {self.heads} heads of {value_width} values must make the width {width}."
             )
-        return HeadSizes(width, self.heads, key_heads, head_width, value_width)
+        return HeadSizes(self.heads, key_heads, head_width, value_width)
 
     def self_attention(self, width: int, pattern: Pattern, rotary: Rotary | None) -> "SelfAttention":
         return SelfAttention(self, width, pattern, rotary)
@@ -75,16 +76,18 @@ class HeadsConfig(Config):
         return KeyValueProjection(self, width)
 
 
-AnyAttention = Annotated[HeadsConfig, Field()]
-"""Every kind of attention a layer can have. Another kind joins here."""
+AnyAttention = HeadsConfig
+"""Every kind of attention a layer can have; a second kind makes this a union, told apart by `kind`."""
 
 
+@dataclass(frozen=True)
 class HeadSizes:
     """The numbers behind a layout of heads."""
 
-    def __init__(self, width: int, heads: int, key_heads: int, head_width: int, value_width: int) -> None:
-        self.width, self.heads, self.key_heads = width, heads, key_heads
-        self.head_width, self.value_width = head_width, value_width
+    heads: int
+    key_heads: int
+    head_width: int
+    value_width: int
 
 
 class KeyValueProjection(nn.Module):
@@ -142,6 +145,10 @@ class SelfAttention(Heads):
         super().__init__(config, width)
         self.source = KeyValueProjection(config, width)
         self.pattern, self.rotary = pattern, rotary
+
+    def store(self, capacity: int) -> Store:
+        """Room for what this attention keeps of up to `capacity` tokens."""
+        return Store(capacity)
 
     def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
         """x: # (batch, queries, width)"""

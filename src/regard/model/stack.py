@@ -1,15 +1,19 @@
 """Blocks on top of each other: the encoder, the decoder, and the one stack of a language model."""
 
+from typing import TypeVar
+
 from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention import Causal, Context, LayerState, read_pattern
-from regard.attention.cache import KeyValue, Store
-from regard.attention.heads import AnyAttention, CrossAttention, HeadsConfig, KeyValueProjection
+from regard.attention.cache import KeyValue
+from regard.attention.heads import AnyAttention, CrossAttention, HeadsConfig, SelfAttention
 from regard.attention.position import PositionConfig
 from regard.config import Config, ConfigError
 from regard.model.block import ORDERS, Block, NormConfig, Order
 from regard.model.feed_forward import AnyFeedForward, FeedForwardConfig
+
+Part = TypeVar("Part", bound=nn.Module)
 
 
 class StackConfig(Config):
@@ -65,13 +69,17 @@ class Stack(nn.Module):
         if self.memory is not None:
             shared: KeyValue = self.memory(memory)
             return [shared] * len(self.blocks)
-        projections = (_cross_projection(block) for block in self.blocks)
-        return [projection(memory) for projection in projections]
+        sources = [_part(block, "cross", CrossAttention).source for block in self.blocks]
+        return [source(memory) for source in sources if source is not None]
 
     def states(self, memory: Tensor | None = None, capacity: int | None = None) -> list[LayerState]:
         """A state for each layer: room for `capacity` positions of its own past, if given, and the memory."""
         remembered = self.remember(memory) if memory is not None else [None] * len(self.blocks)
-        return [LayerState(None if capacity is None else Store(capacity), pair) for pair in remembered]
+        stores = [
+            None if capacity is None else _part(block, "attention", SelfAttention).store(capacity)
+            for block in self.blocks
+        ]
+        return [LayerState(own, pair) for own, pair in zip(stores, remembered, strict=True)]
 
 
 def check_stack(name: str, config: StackConfig, width: int, position: PositionConfig) -> None:
@@ -87,12 +95,12 @@ def check_stack(name: str, config: StackConfig, width: int, position: PositionCo
         raise ConfigError(f"position.{error.key}", error.problem) from None
 
 
-def _cross_projection(block: nn.Module) -> KeyValueProjection:
+def _part(block: nn.Module, name: str, kind: type[Part]) -> Part:
+    """What a named sublayer of a block computes."""
     assert isinstance(block, Block)
-    cross = block["cross"].function
-    assert isinstance(cross, CrossAttention)
-    assert cross.source is not None
-    return cross.source
+    function = block[name].function
+    assert isinstance(function, kind)
+    return function
 
 
 def _initialise(stack: Stack, residual_gain: float) -> None:
