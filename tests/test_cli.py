@@ -29,6 +29,12 @@ def test_what_a_person_got_wrong_is_one_line_and_code_two(tmp_path: Path) -> Non
     assert done.stderr.startswith("regard: ")
 
 
+def test_a_missing_argument_is_named_in_plain_lines() -> None:
+    done = run("import", "folder")
+    assert done.returncode == 2
+    assert done.stderr.endswith("Error: Missing argument 'OUT'.\n")
+
+
 def test_an_unknown_command_leaves_with_code_two() -> None:
     done = run("imprt")
     assert done.returncode == 2

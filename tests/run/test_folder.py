@@ -115,6 +115,7 @@ def test_the_folder_can_be_read_by_others_as_usual(folder: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~mask
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666 & ~mask}
 
 
 def test_nothing_but_plain_data_is_in_the_folder(folder: Path) -> None:

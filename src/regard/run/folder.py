@@ -121,13 +121,14 @@ def save(
     except OSError as error:
         raise UserError(f"{place}: cannot write there ({error.strerror}).") from None
     try:
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
+        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(weights, beside / "model.safetensors", metadata={"format": "pt"})
+        shutil.copymode(beside / "run.json", beside / "model.safetensors")  # the library lets only the owner read it
         for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
             if given is not None:
                 given.save(str(beside / name))
-        text = json.dumps(facts, indent=2, ensure_ascii=False)
-        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
         _move_into_place(beside, place)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
