@@ -1,0 +1,1 @@
+"""Reading files, tokenizers, batching by tokens, the registry of data sets."""
