@@ -104,7 +104,7 @@ def test_a_failed_write_leaves_the_old_folder_and_no_rubbish(folder: Path, monke
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("regard.run.folder.save_file", full_disk)
+    monkeypatch.setattr("regard.run.tensors.save_file", full_disk)
     with pytest.raises(UserError, match="No space left on device"):
         save(writer(), folder, replace=True)
     assert load(folder).config.kind == "encoder-decoder"

@@ -10,22 +10,19 @@ what is written; every version reads all the formats before it.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files import new_folder
 from regard.model import LanguageModel, Model, ModelConfig, build_empty, read_config
 from regard.model.embedding import out_of_vocabulary
+from regard.run.tensors import read_tensors, write_tensors
 
 FORMAT = 1
 
@@ -106,35 +103,19 @@ def save(
     import regard
 
     place = Path(folder)
-    if (place.exists() or place.is_symlink()) and not replace:
-        raise UserError(f"{place} exists already; choose another folder, or remove it first.")
     facts = {
         "format": FORMAT,
         "regard": regard.__version__,
         "model": model.config.plain(),
         "origin": dict(origin or {}),
     }
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = _beside(place)
-        beside.mkdir()
-    except OSError as error:
-        raise UserError(f"{place}: cannot write there ({error.strerror}).") from None
-    try:
+    with new_folder(place, replace=replace) as beside:
         text = json.dumps(facts, indent=2, ensure_ascii=False)
         (beside / "run.json").write_text(text + "\n", encoding="utf-8")
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(weights, beside / "model.safetensors", metadata={"format": "pt"})
-        shutil.copymode(beside / "run.json", beside / "model.safetensors")  # the library lets only the owner read it
+        write_tensors(beside / "model.safetensors", model.state_dict())
         for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
             if given is not None:
                 given.save(str(beside / name))
-        _move_into_place(beside, place)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{place}: could not be written ({reason}); nothing was changed.") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return place
 
 
@@ -174,12 +155,7 @@ def _read_facts(place: Path) -> dict[str, Any]:
 
 def _fill(model: Model, path: Path) -> None:
     """Put the weights of a file into a model that must want exactly these."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing, so the model has no weights; restore it from a copy.")
-    try:
-        weights = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or cut short ({error}); restore it from a copy.") from None
+    weights = read_tensors(path)
     wanted = model.state_dict()
     for name, tensor in wanted.items():
         if name not in weights:
@@ -202,26 +178,3 @@ def _read_tokenizer(path: Path) -> Tokenizer | None:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{path} is not a tokenizer that can be read ({error}); restore it from a copy.") from None
-
-
-def _move_into_place(beside: Path, place: Path) -> None:
-    """Rename, putting aside what stood there until the new folder is in its place."""
-    if not (place.exists() or place.is_symlink()):
-        os.rename(beside, place)
-        return
-    old = _beside(place)
-    os.rename(place, old)
-    try:
-        os.rename(beside, place)
-    except OSError:
-        os.rename(old, place)
-        raise
-    if old.is_dir() and not old.is_symlink():
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        old.unlink(missing_ok=True)
-
-
-def _beside(place: Path) -> Path:
-    """A name in the same folder, and so on the same disk, that nothing has yet."""
-    return place.parent / f".{place.name}.{uuid4().hex}"

@@ -1,0 +1,86 @@
+"""Writing so that nothing a person had is lost.
+
+A folder or file is written under another name beside its place, forced to the disk, and renamed when it is whole.
+Whatever happens before that moment (an error, a full disk, a killed process), what stood there still stands.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from regard.errors import UserError
+
+_MARK = ".unfinished-"
+
+
+@contextmanager
+def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
+    """An empty folder to fill, which takes its `place` when the block ends well and vanishes if it does not.
+
+    A folder that stands there already is an error unless `replace` is given; it goes when the new one is in its place.
+    """
+    if (place.exists() or place.is_symlink()) and not replace:
+        raise UserError(f"{place} exists already; choose another folder, or remove it first.")
+    beside = _beside(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir()
+    except OSError as error:
+        raise UserError(f"{place}: cannot write there ({error.strerror}).") from None
+    try:
+        yield beside
+        for path in beside.iterdir():
+            _force_to_disk(path)
+        _force_to_disk(beside)
+        _take_place(beside, place)
+        _force_to_disk(place.parent)
+    except OSError as error:
+        raise UserError(f"{place}: could not be written ({error.strerror or error}); nothing was changed.") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def sweep(folder: Path) -> list[str]:
+    """Remove what killed processes left unfinished in a folder; gives the names."""
+    left = sorted(path for path in folder.glob(f".*{_MARK}*") if path.is_dir())
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return [path.name for path in left]
+
+
+def _beside(place: Path) -> Path:
+    """A name in the same folder, and so on the same disk, that nothing has yet."""
+    return place.parent / f".{place.name}{_MARK}{uuid4().hex}"
+
+
+def _take_place(beside: Path, place: Path) -> None:
+    """Rename, putting aside what stood there until the new folder is in its place."""
+    if not (place.exists() or place.is_symlink()):
+        os.rename(beside, place)
+        return
+    old = _beside(place)
+    os.rename(place, old)
+    try:
+        os.rename(beside, place)
+    except OSError:
+        os.rename(old, place)
+        raise
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)
+
+
+def _force_to_disk(path: Path) -> None:
+    """A name that survives a power cut must not point at bytes that did not."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if path.is_file():  # some file systems cannot do this for folders
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,98 @@
+"""Nothing a person had is lost while something new is written."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard import UserError
+from regard.files import new_folder, sweep
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+
+def test_a_folder_is_there_only_when_it_is_whole(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "folder"
+    with new_folder(place) as beside:
+        (beside / "file").write_text("new", encoding="utf-8")
+        assert not place.exists()
+    assert contents(place) == {"file": "new"}
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "folder"):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    place = tmp_path / "folder"
+    place.mkdir()
+    (place / "file").write_text("old", encoding="utf-8")
+    return place
+
+
+def test_what_stands_there_is_left_alone_unless_it_may_be_replaced(old: Path) -> None:
+    with pytest.raises(UserError, match="exists already"), new_folder(old):
+        pass
+    assert contents(old) == {"file": "old"}
+
+
+def test_an_error_inside_leaves_what_stood_there(old: Path) -> None:
+    with pytest.raises(UserError, match="No space left"), new_folder(old, replace=True):
+        raise OSError(28, "No space left on device")
+    assert contents(old) == {"file": "old"}
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_replacing_leaves_nothing_of_the_old(old: Path) -> None:
+    with new_folder(old, replace=True) as beside:
+        (beside / "other").write_text("new", encoding="utf-8")
+    assert contents(old) == {"other": "new"}
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_a_rename_that_fails_puts_the_old_back(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def fails_once(source: Path, target: Path) -> None:
+        if target == old and source.joinpath("other").exists():
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", fails_once)
+    with pytest.raises(UserError, match="Input/output error"), new_folder(old, replace=True) as beside:
+        (beside / "other").write_text("new", encoding="utf-8")
+    assert contents(old) == {"file": "old"}
+
+
+def test_a_place_that_cannot_be_written_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(UserError, match="cannot write there"), new_folder(tmp_path / "file" / "folder"):
+        pass
+
+
+def test_a_killed_writer_leaves_the_old_and_what_it_left_can_be_swept_up(old: Path) -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from regard.files import new_folder\n"
+        f"with new_folder(Path({str(old)!r}), replace=True) as beside:\n"
+        "    (beside / 'other').write_text('half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code])
+    assert done.returncode == -signal.SIGKILL
+    assert contents(old) == {"file": "old"}
+    assert len(sweep(old.parent)) == 1
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_sweeping_leaves_other_hidden_folders_alone(tmp_path: Path) -> None:
+    (tmp_path / ".mine").mkdir()
+    assert sweep(tmp_path) == []
+    assert (tmp_path / ".mine").is_dir()
