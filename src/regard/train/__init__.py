@@ -1,4 +1,4 @@
-"""The one training loop and its parts. So far: losses, optimisers and schedules."""
+"""The one training loop and its parts. So far: losses, optimisers, schedules and checkpoints."""
 
 from regard.train.loss import Loss, word_loss
 from regard.train.optimiser import Optimiser, OptimiserConfig
