@@ -1,8 +1,11 @@
 """The commands as a person meets them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import regard
 
@@ -39,3 +42,53 @@ def test_an_unknown_command_leaves_with_code_two() -> None:
     done = run("imprt")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A REGARD_DATA with one damaged set, and a cache of its own."""
+    path = tmp_path / "own" / "brown" / "brown.txt.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"damaged")
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "own"))
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "own"
+
+
+def test_data_sets_are_listed_a_line_each_with_where_they_are(own_data: Path) -> None:
+    lines = run("data", "list").stdout.splitlines()
+    found = {line.split()[0]: line for line in lines}
+    assert len(found) == len(lines) == 11
+    assert " REGARD_DATA " in found["brown"]
+    assert " to be downloaded " in found["multi30k"]
+    assert " no public address " in found["gum"]
+
+
+def test_data_sets_are_listed_as_json(own_data: Path) -> None:
+    facts = [json.loads(line) for line in run("data", "list", "--json").stdout.splitlines()]
+    brown = next(one for one in facts if one["name"] == "brown")
+    assert brown["folder"] == str(own_data / "brown")
+    assert brown["counts"] == {"brown.txt.gz": 57340}
+
+
+def test_a_data_set_at_hand_is_answered_with_its_folder(own_data: Path) -> None:
+    done = run("data", "get", "brown")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{own_data / 'brown'}\n", "")
+
+
+def test_a_data_set_that_cannot_be_had_is_one_line_and_code_two(own_data: Path) -> None:
+    done = run("data", "get", "gum")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("regard: gum: no public address is known")
+
+
+@pytest.mark.parametrize("words", [("brown",), ()])
+def test_a_check_that_fails_names_the_file_and_leaves_with_code_one(own_data: Path, words: tuple[str, ...]) -> None:
+    done = run("data", "check", *words)
+    assert (done.returncode, done.stdout) == (1, f"differs  {own_data / 'brown' / 'brown.txt.gz'}\n")
+
+
+def test_a_check_of_an_unknown_set_is_code_two(own_data: Path) -> None:
+    done = run("data", "check", "browm")
+    assert done.returncode == 2
+    assert "did you mean brown?" in done.stderr

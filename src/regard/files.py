@@ -1,9 +1,10 @@
-"""Writing so that nothing a person had is lost.
+"""Writing so that nothing a person had is lost, and telling whether what is there is what was written.
 
 A folder or file is written under another name beside its place, forced to the disk, and renamed when it is whole.
 Whatever happens before that moment (an error, a full disk, a killed process), what stood there still stands.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
         raise UserError(f"{place}: could not be written ({error.strerror or error}); nothing was changed.") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sweep(folder: Path) -> list[str]:

@@ -123,7 +123,7 @@ def test_a_writer_killed_half_way_leaves_the_last_checkpoint_and_no_rubbish(chec
     checkpoints.write(checkpoint(1, 1.0))
     code = (
         "import os, signal, torch; from pathlib import Path; from regard.train import checkpoint\n"
-        "checkpoint._digest = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "checkpoint.file_sha256 = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"folder = checkpoint.Checkpoints(Path({str(checkpoints.folder)!r}))\n"
         "folder.write(checkpoint.Checkpoint(2, {'weight': torch.ones(3)}, {}, checkpoint.random_state()))\n"
     )

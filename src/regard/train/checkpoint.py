@@ -10,7 +10,6 @@ A checkpoint is there whole or not at all. One that was damaged later is noticed
 it is used, with a message. The newest `keep` are kept, and besides them those that were marked as best.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files import new_folder, sweep
+from regard.files import file_sha256, new_folder, sweep
 from regard.run.tensors import read_tensors, write_tensors
 
 FORMAT = 1
@@ -70,7 +69,7 @@ class Checkpoints:
                 "step": checkpoint.step,
                 "best": best,
                 "facts": dict(checkpoint.facts),
-                "sha256": {path.name: _digest(path) for path in sorted(beside.glob("*.safetensors"))},
+                "sha256": {path.name: file_sha256(path) for path in sorted(beside.glob("*.safetensors"))},
             }
             (beside / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
         self._let_go()
@@ -82,7 +81,7 @@ class Checkpoints:
         state = self._state(place)
         for name, digest in state["sha256"].items():
             path = place / name
-            if not path.is_file() or _digest(path) != digest:
+            if not path.is_file() or file_sha256(path) != digest:
                 raise UserError(f"{path} is missing or not as it was written.")
         parts = {name: read_tensors(place / f"{name}.safetensors") for name in ("model", "optimiser", "random")}
         return Checkpoint(step, facts=state["facts"], **parts)
@@ -163,8 +162,3 @@ def restore_random_state(states: Mapping[str, Tensor]) -> None:
         kind, _, number = name.partition(":")
         if kind == "cuda" and torch.cuda.is_available() and int(number) < torch.cuda.device_count():
             torch.cuda.set_rng_state(state, int(number))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
