@@ -1,0 +1,15 @@
+"""Search for the best output over anything that can take a step."""
+
+from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
+from regard.decode.search import Hypothesis, Stepper, beam_search, greedy_search
+
+__all__ = [
+    "Hypothesis",
+    "LengthPenalty",
+    "NoPenalty",
+    "PaperPenalty",
+    "PowerPenalty",
+    "Stepper",
+    "beam_search",
+    "greedy_search",
+]
