@@ -1,6 +1,6 @@
 """What `attend` costs and what a pattern saves.
 
-    python benchmarks/attention.py            on this machine's CPU: attend beside raw SDPA
+    python benchmarks/attention.py            on this machine's CPU: attend beside raw SDPA, and a long local window
     python benchmarks/attention.py --gpu      on a GPU: checks first, then long local attention beside full causal SDPA
 
 On the CPU the question is what the one door adds to the kernel behind it. On the GPU it is whether a window pays: time
@@ -64,6 +64,18 @@ def overhead_on_cpu(repeats: int) -> list[dict[str, Any]]:
         case = {"case": f"attend over SDPA, {name}, cpu, 8×8×512×64", "unit": "ms", "repeats": repeats}
         cases.append(say({**case, "ours": milliseconds[0], "peer": milliseconds[1], "ratio": ratio}))
     return cases
+
+
+def window_on_cpu(length: int = 4096, window: int = 256, repeats: int = 7) -> list[dict[str, Any]]:
+    """A causal window against full causal SDPA: 8 heads of width 64, float32, forward and backward."""
+    tensors = [torch.randn(1, 8, length, 64, requires_grad=True) for _ in range(3)]
+    ours = forward_and_backward(partial(attend, pattern=Causal() & Sliding(window)), tensors)
+    peer = forward_and_backward(partial(scaled_dot_product_attention, is_causal=True), tensors)
+    mine, theirs = time_in_turn([ours, peer], repeats, warm=1)
+    milliseconds = [1e3 * statistics.median(taken) for taken in (mine, theirs)]
+    case = {"case": f"causal window {window} over full causal SDPA, cpu, 1×8×{length}×64, forward and backward"}
+    times = {"unit": "ms", "repeats": repeats, "ours": milliseconds[0], "peer": milliseconds[1]}
+    return [say({**case, **times, "ratio": median_ratio(mine, theirs)})]
 
 
 def inputs(batch: int, heads: int, length: int, width: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
@@ -182,7 +194,7 @@ def checks_on_gpu() -> list[dict[str, Any]]:
         exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, value)]
         output = attend(exact[0], exact[1], exact[2], pattern, path="reference")
         wanted = [output, *torch.autograd.grad(output, exact, weight.double())]
-        ways: tuple[Path, ...] = (*PATHS, "reference")
+        ways: tuple[Path, ...] = (*PATHS, "strips", "reference")
         for path in ways:
             output = attend(query, key, value, pattern, path=path)
             found = [output, *torch.autograd.grad(output, (query, key, value), weight)]
@@ -240,7 +252,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.manual_seed(0)
     if not options.gpu:
-        print(f"written: {write_results('attention-cpu', overhead_on_cpu(options.repeats))}")
+        print(f"written: {write_results('attention-cpu', [*overhead_on_cpu(options.repeats), *window_on_cpu()])}")
         return 0
     if not torch.cuda.is_available():
         print("There is no GPU here; leave --gpu out to measure on the CPU.", file=sys.stderr)

@@ -34,7 +34,7 @@ from regard.attention import (
     attend,
     attend_and_show,
 )
-from regard.attention.attend import FLEX_FROM, Path, choose
+from regard.attention.attend import FLEX_FROM, STRIPS_FROM, Path, choose
 from regard.attention.similarity import Similarity
 from regard.errors import UserError
 
@@ -53,7 +53,7 @@ from .support import (
 )
 
 TOLERANCE = {torch.float64: 32 * 2**-52, torch.float32: 32 * 2**-23, torch.bfloat16: 3 * 2**-7}
-PATHS: tuple[Path, ...] = ("reference", "sdpa", "flex")
+PATHS: tuple[Path, ...] = ("reference", "sdpa", "strips", "flex")
 PLAIN = Layout(4, 2, 8, 6)
 
 dtypes = st.sampled_from(list(TOLERANCE))
@@ -111,7 +111,7 @@ def test_the_reference_is_attention_written_out(
     assert_close(found, expected.to(dtype), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("path", ["sdpa", "flex"])
+@pytest.mark.parametrize("path", ["sdpa", "strips", "flex"])
 @given(work=works(), layout=layouts(), dtype=dtypes, similarity=similarities, seed=seeds)
 @settings(max_examples=200)
 def test_every_path_gives_what_the_reference_gives(
@@ -135,7 +135,7 @@ def test_flex_gives_what_the_reference_gives_when_it_is_traced_too(
     assert_close(found, expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("path", ["sdpa", "flex"])
+@pytest.mark.parametrize("path", ["sdpa", "strips", "flex"])
 @given(work=works(AROUND_BLOCKS), layout=layouts(), dtype=dtypes, seed=seeds)
 @settings(max_examples=30)
 def test_every_path_gives_what_the_reference_gives_over_several_blocks(
@@ -484,15 +484,15 @@ LOCAL = Causal() & Sliding(9)
     [
         pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (16, 16), 0.0, torch.bfloat16, "flex", id="long and local"),
         pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 32), 0.0, torch.float32, "flex", id="float32"),
-        pytest.param(LOCAL, FLEX_FROM - 1, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "sdpa", id="few queries"),
-        pytest.param(Sliding(9), FLEX_FROM, FLEX_FROM - 1, (64, 64), 0.0, torch.bfloat16, "sdpa", id="few keys"),
+        pytest.param(LOCAL, FLEX_FROM - 1, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "strips", id="few queries"),
+        pytest.param(Sliding(9), FLEX_FROM, FLEX_FROM - 1, (64, 64), 0.0, torch.bfloat16, "strips", id="few keys"),
         pytest.param(Causal(), FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "sdpa", id="the triangle"),
         pytest.param(Full(), FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "sdpa", id="everything"),
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.1, torch.bfloat16, "sdpa", id="dropout"),
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.float64, "sdpa", id="float64"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.1, torch.bfloat16, "strips", id="dropout"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.float64, "strips", id="float64"),
         # The GPU kernel multiplies tiles of 16 features and refuses fewer.
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (8, 64), 0.0, torch.bfloat16, "sdpa", id="narrow keys"),
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 8), 0.0, torch.bfloat16, "sdpa", id="narrow values"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (8, 64), 0.0, torch.bfloat16, "strips", id="narrow keys"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 8), 0.0, torch.bfloat16, "strips", id="narrow values"),
     ],
 )
 def test_on_a_gpu_flex_is_chosen_where_it_pays_and_is_right(
@@ -508,6 +508,56 @@ def test_on_a_gpu_flex_is_chosen_where_it_pays_and_is_right(
     query = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(1, 1, queries, widths[0]))
     value = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(1, 1, keys, widths[1]))
     assert choose(query, value, pattern.over(queries, keys), dropout) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length", "expected"),
+    [
+        pytest.param(LOCAL, STRIPS_FROM, "strips", id="long and local"),
+        pytest.param(LOCAL, STRIPS_FROM - 1, "sdpa", id="short"),
+        pytest.param(Causal() & Sliding(STRIPS_FROM // 2), STRIPS_FROM, "sdpa", id="little left out"),
+        pytest.param(Causal() & (Global(2) | Sliding(9)), STRIPS_FROM, "sdpa", id="global"),
+        pytest.param(Causal(), STRIPS_FROM, "sdpa", id="the triangle"),
+    ],
+)
+def test_on_the_cpu_long_work_is_done_in_strips_where_half_is_left_out(
+    pattern: Pattern, length: int, expected: str
+) -> None:
+    query = SimpleNamespace(is_cuda=False, dtype=torch.float32, shape=(1, 1, length, 64))
+    assert choose(query, query, pattern.over(length)) == expected
+
+
+STRIPED = [
+    Causal() & Sliding(40),
+    Sliding(300),
+    Causal() & Dilated(5, 60),
+    Causal() & (Global(2) | Sliding(9)),
+    Full(),
+]
+
+
+@pytest.mark.parametrize("pattern", STRIPED, ids=str)
+@pytest.mark.parametrize(("queries", "keys"), [(700, 700), (300, 900), (512, 512)])
+def test_several_strips_give_the_output_and_gradients_of_the_whole(pattern: Pattern, queries: int, keys: int) -> None:
+    found, wanted = [], []
+    for path, kept in (("strips", found), ("reference", wanted)):
+        tensors = [tensor.requires_grad_() for tensor in inputs(Layout(4, 2, 6, 5), 2, queries, keys, torch.float64)]
+        output = attend(*tensors, pattern, path=path)
+        kept += [output, *torch.autograd.grad(output.square().sum(), tensors)]
+    for mine, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-10)  # float64: sums in another order
+
+
+def test_strips_of_rows_that_differ_are_right_too() -> None:
+    pattern = (Causal() & Sliding(30)) & Lengths(torch.tensor([600, 0, 270]))
+    tensors = inputs(PLAIN, 3, 600, 600, torch.float64)
+    found, wanted = (attend(*tensors, pattern, path=path) for path in ("strips", "reference"))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_strips_hold_masks_that_grow_with_the_length_not_with_its_square() -> None:
+    held = [sum(strip.mask.numel() for strip in (Causal() & Sliding(100)).over(n).strips()) for n in (2048, 8192)]
+    assert held[1] < 4.3 * held[0]
 
 
 def test_a_call_without_a_path_takes_the_chosen_one() -> None:
@@ -566,7 +616,7 @@ def test_starts_for_other_rows_are_refused_with_both_shapes(start: Tensor) -> No
 
 
 def test_an_unknown_path_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UserError, match="no attention path 'flash'; choose one of reference, sdpa, flex"):
+    with pytest.raises(UserError, match="no attention path 'flash'; choose one of reference, sdpa, strips, flex"):
         attend(*inputs(PLAIN, 2, 3, 5), path="flash")  # type: ignore[arg-type]
 
 

@@ -191,6 +191,20 @@ def test_a_pattern_that_says_rows_are_alike_gives_every_row_the_same_mask(work: 
 
 @given(works())
 @settings(max_examples=150)
+def test_no_query_sees_a_key_beyond_the_reach_of_its_strip(work: Work) -> None:
+    scope = work.scope()
+    if isinstance(scope.start, int):
+        mask = dense(scope)
+        for query in range(scope.queries):
+            position = scope.start + query
+            lowest, end = scope.pattern.reach(position, position, scope.keys)
+            assert 0 <= lowest <= end <= scope.keys
+            assert not mask[:, query, :lowest].any()
+            assert not mask[:, query, end:].any()
+
+
+@given(works())
+@settings(max_examples=150)
 def test_the_open_mask_is_the_mask_with_every_query_that_sees_nothing_seeing_all(work: Work) -> None:
     mask = work.plain_mask()
     blind = ~mask.any(dim=-1, keepdim=True)

@@ -4,6 +4,8 @@
 
 - `reference`: written to be read, and the only one that can show its weights;
 - `sdpa`: PyTorch's fused kernels, with no mask where none is needed, else with a dense one;
+- `strips`: the same for a strip of queries at a time, over the keys it can reach: long local attention where there is
+  no FlexAttention for it, on a CPU and with gradients;
 - `flex`: FlexAttention, which skips the blocks a pattern leaves empty, so that long local attention is linear.
 
 They agree to rounding, and on every one of them a query that may see nothing gets zeros, with finite gradients.
@@ -20,15 +22,19 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from regard.attention.pattern import Full, Pattern
-from regard.attention.scope import Scope
+from regard.attention.scope import SIDE, Scope
 from regard.attention.similarity import ScaledDot, Similarity
 from regard.errors import UserError
 
-Path = Literal["reference", "sdpa", "flex"]
+Path = Literal["reference", "sdpa", "strips", "flex"]
 
 FLEX_FROM = 2048
 """Shortest length at which FlexAttention is taken on a GPU: below it the gain over a dense mask is not worth seconds of
 compiling (benchmarks/attention.py measures both)."""
+
+
+STRIPS_FROM = 1024
+"""Shortest length at which long local attention is computed in strips where FlexAttention is not taken."""
 
 
 def attend(
@@ -51,13 +57,15 @@ def attend(
 
     `pattern` is a `Pattern` (everything, if not given), or a `Scope` already laid over this work, whose masks are then
     shared between calls. `start` is the position of the first query; see `Scope` for what it means when left out.
-    `dropout` is the chance to drop a weight; pass 0 outside training. `path` forces one of the three ways.
+    `dropout` is the chance to drop a weight; pass 0 outside training. `path` forces one of the four ways.
     """
     scope = _scope(query, key, value, pattern, start)
     query, key, scale = (similarity or ScaledDot())(query, key)
     path = path or choose(query, value, scope, dropout)
     if path == "sdpa":
         return _sdpa(query, key, value, scope, scale, dropout)
+    if path == "strips":
+        return _in_strips(query, key, value, scope, scale, dropout)
     if path == "flex":
         return _flex(query, key, value, scope, scale, dropout)
     if path == "reference":
@@ -85,13 +93,16 @@ def choose(query: Tensor, value: Tensor, scope: Scope, dropout: float = 0.0) -> 
     """The fastest way that is right for this work.
 
     FlexAttention pays on a GPU when the pattern leaves enough out of a long sequence. It has no dropout, no float64, no
-    heads narrower than 16, and on other devices no gradients and a compile time of seconds for each shape, so SDPA does
-    all the rest.
+    heads narrower than 16, and on other devices no gradients and a compile time of seconds for each shape. Elsewhere
+    a long sequence is cut into strips if that leaves out half of the work, and SDPA does all the rest.
     """
-    if scope.everything or scope.triangle or dropout > 0 or not query.is_cuda or query.dtype == torch.float64:
+    if scope.everything or scope.triangle:
         return "sdpa"
+    length = min(scope.queries, scope.keys)
     wide = min(query.shape[-1], value.shape[-1]) >= 16
-    return "flex" if wide and min(scope.queries, scope.keys) >= FLEX_FROM else "sdpa"
+    if query.is_cuda and length >= FLEX_FROM and wide and not dropout and query.dtype != torch.float64:
+        return "flex"
+    return "strips" if length >= STRIPS_FROM and scope.share_in_strips() <= 0.5 else "sdpa"
 
 
 def _reference(
@@ -125,6 +136,31 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float,
         query, key, value, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
     )
     return mixed if empty is None else mixed.masked_fill(empty, 0.0)
+
+
+def _in_strips(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    # Blocks instead of slices: a slice's gradient is as large as the whole tensor, one for every strip.
+    key_blocks, value_blocks = key.split(SIDE, dim=2), value.split(SIDE, dim=2)
+    mixed = []
+    for part, (_, keys, allowed) in zip(query.split(SIDE, dim=2), scope.strips(), strict=False):
+        seen = slice(keys.start // SIDE, -(-keys.stop // SIDE))
+        if seen.start >= seen.stop:
+            mixed.append(part.new_zeros(*part.shape[:3], value.shape[3]))
+            continue
+        # As in `_sdpa`: where kernels do not agree on it, a query that may see nothing is let see all and cleared.
+        empty = ~allowed.any(dim=-1, keepdim=True) if query.is_cuda else None
+        strip = functional.scaled_dot_product_attention(
+            part,
+            torch.cat(key_blocks[seen], dim=2),
+            torch.cat(value_blocks[seen], dim=2),
+            attn_mask=allowed if empty is None else allowed | empty,
+            dropout_p=dropout,
+            scale=scale,
+            enable_gqa=grouped,
+        )
+        mixed.append(strip if empty is None else strip.masked_fill(empty, 0.0))
+    return torch.cat(mixed, dim=2) if mixed else query.new_zeros(*query.shape[:3], value.shape[3])
 
 
 def _flex(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:

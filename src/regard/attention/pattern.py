@@ -49,6 +49,10 @@ class Pattern:
         """Whether it is certain, without looking at a tensor, that every one of these queries sees every key."""
         return False
 
+    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        """Bounds on what queries at positions `first` to `last` can see: the lowest key, and the end behind all."""
+        return 0, keys
+
     def reduce(self, start: int, queries: int, keys: int) -> Pattern:
         """The simplest pattern that gives the same answers for these queries and keys."""
         return Full() if self.covers(start, queries, keys) else self
@@ -121,6 +125,9 @@ class Causal(Pattern):
     def covers(self, start: int, queries: int, keys: int) -> bool:
         return keys <= start + 1
 
+    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        return 0, max(0, min(keys, last + 1))
+
 
 @dataclass(frozen=True)
 class Both(Pattern):
@@ -143,6 +150,11 @@ class Both(Pattern):
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(row, query, key) & self.second.allows(row, query, key)
+
+    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        one, other = (part.reach(first, last, keys) for part in (self.first, self.second))
+        lowest = max(one[0], other[0])
+        return lowest, max(lowest, min(one[1], other[1]))
 
     def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
         self.first.check(rows, queries, keys, start)
@@ -176,6 +188,10 @@ class Either(Pattern):
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(row, query, key) | self.second.allows(row, query, key)
+
+    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        one, other = (part.reach(first, last, keys) for part in (self.first, self.second))
+        return min(one[0], other[0]), max(one[1], other[1])
 
     def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
         self.first.check(rows, queries, keys, start)

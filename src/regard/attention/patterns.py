@@ -42,6 +42,10 @@ class Sliding(Pattern):
     def covers(self, start: int, queries: int, keys: int) -> bool:
         return max(start + queries - 1, keys - 1 - start) < self.window
 
+    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        lowest = min(max(0, first - self.window + 1), keys)
+        return lowest, max(lowest, min(keys, last + self.window))
+
 
 @dataclass(frozen=True)
 class Dilated(Pattern):
@@ -64,6 +68,9 @@ class Dilated(Pattern):
 
     def covers(self, start: int, queries: int, keys: int) -> bool:
         return self.step == 1 and Sliding(self.window).covers(start, queries, keys)
+
+    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        return Sliding((self.window - 1) * self.step + 1).reach(first, last, keys)
 
 
 @dataclass(frozen=True)

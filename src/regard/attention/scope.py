@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,17 @@ from torch.nn.attention.flex_attention import BlockMask
 from regard.attention.pattern import Causal, Full, Pattern
 from regard.errors import UserError
 
+SIDE = 256  # queries in a strip, and keys in the blocks it takes them in
 BLOCK = 128  # the side of FlexAttention's blocks
 STRIP = 1 << 24  # pairs looked at together when counting: bounds memory at any length
+
+
+class Strip(NamedTuple):
+    """Some queries, the keys they can reach at most, and the mask between them.  # (rows or 1, 1, queries, keys)"""
+
+    queries: slice
+    keys: slice
+    mask: Tensor
 
 
 class Scope:
@@ -52,6 +62,7 @@ class Scope:
             self.device = self.start.device
         self._mask: Tensor | None = None
         self._open_mask: tuple[Tensor, Tensor | None] | None = None
+        self._strips: list[Strip] | None = None
         self._block_mask: BlockMask | None = None
 
     @property
@@ -102,6 +113,37 @@ class Scope:
                 empty = ~allowed.any(dim=-1, keepdim=True)
                 self._open_mask = (allowed | empty, empty)
         return self._open_mask
+
+    def strips(self) -> list[Strip]:
+        """The work cut into strips of queries, each with the keys it can reach at most and its own part of the mask."""
+        if self._strips is None:
+            self._strips = []
+            for first in range(0, self.queries, SIDE):
+                last = min(first + SIDE, self.queries)
+                lowest, end = self._reach(first, last)
+                row, query, key = (
+                    torch.arange(begin, stop, device=self.device)
+                    for begin, stop in ((0, 1 if self.rows_alike else self.rows), (first, last), (lowest, end))
+                )
+                allowed = self.allows(row[:, None, None], query[None, :, None], key[None, None, :])[:, None]
+                self._strips.append(Strip(slice(first, last), slice(lowest, end), allowed))
+        return self._strips
+
+    def share_in_strips(self) -> float:
+        """The share of all pairs that lies within the strips' reach: what is left to compute."""
+        reached = 0
+        for first in range(0, self.queries, SIDE):
+            last = min(first + SIDE, self.queries)
+            lowest, end = self._reach(first, last)
+            reached += (last - first) * (end - lowest)
+        return reached / max(1, self.queries * self.keys)
+
+    def _reach(self, first: int, last: int) -> tuple[int, int]:
+        """Bounds on the keys that queries number `first` to before `last` can see, moved out to whole blocks."""
+        if isinstance(self.start, Tensor):
+            return 0, self.keys
+        lowest, end = self.pattern.reach(self.start + first, self.start + last - 1, self.keys)
+        return lowest // SIDE * SIDE, min(self.keys, -(-end // SIDE) * SIDE)
 
     def blocks(self) -> Tensor:
         """Allowed pairs in each 128 × 128 block, counted strip by strip.  # (rows or 1, query blocks, key blocks)
