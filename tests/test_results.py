@@ -24,6 +24,15 @@ def test_attend_adds_at_most_five_percent_to_sdpa_and_the_page_says_how_much() -
     assert f"SDPA takes {full['ratio']:.2f} and {causal['ratio']:.2f} times as long" in PAGE
 
 
+def test_a_window_pays_on_a_cpu_too_and_the_page_says_how_much() -> None:
+    (case,) = starting("attention-cpu", "causal window 256 over full causal SDPA")
+    assert case["ratio"] > 2
+    wanted = (
+        f"{case['ours']:.0f} ms, against {case['peer']:.0f} ms for full causal SDPA: {case['ratio']:.1f} times as fast"
+    )
+    assert wanted in PAGE
+
+
 def test_a_window_is_at_least_six_times_as_fast_and_the_page_says_how_much() -> None:
     (case,) = starting("attention-gpu", "causal window 512 over full causal SDPA")
     assert case["ratio"] >= 6

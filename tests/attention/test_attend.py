@@ -484,15 +484,15 @@ LOCAL = Causal() & Sliding(9)
     [
         pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (16, 16), 0.0, torch.bfloat16, "flex", id="long and local"),
         pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 32), 0.0, torch.float32, "flex", id="float32"),
-        pytest.param(LOCAL, FLEX_FROM - 1, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "strips", id="few queries"),
-        pytest.param(Sliding(9), FLEX_FROM, FLEX_FROM - 1, (64, 64), 0.0, torch.bfloat16, "strips", id="few keys"),
+        pytest.param(LOCAL, FLEX_FROM - 1, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "sdpa", id="few queries"),
+        pytest.param(Sliding(9), FLEX_FROM, FLEX_FROM - 1, (64, 64), 0.0, torch.bfloat16, "sdpa", id="few keys"),
         pytest.param(Causal(), FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "sdpa", id="the triangle"),
         pytest.param(Full(), FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.bfloat16, "sdpa", id="everything"),
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.1, torch.bfloat16, "strips", id="dropout"),
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.float64, "strips", id="float64"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.1, torch.bfloat16, "sdpa", id="dropout"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 64), 0.0, torch.float64, "sdpa", id="float64"),
         # The GPU kernel multiplies tiles of 16 features and refuses fewer.
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (8, 64), 0.0, torch.bfloat16, "strips", id="narrow keys"),
-        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 8), 0.0, torch.bfloat16, "strips", id="narrow values"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (8, 64), 0.0, torch.bfloat16, "sdpa", id="narrow keys"),
+        pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 8), 0.0, torch.bfloat16, "sdpa", id="narrow values"),
     ],
 )
 def test_on_a_gpu_flex_is_chosen_where_it_pays_and_is_right(

@@ -34,7 +34,7 @@ compiling (benchmarks/attention.py measures both)."""
 
 
 STRIPS_FROM = 1024
-"""Shortest length at which long local attention is computed in strips where FlexAttention is not taken."""
+"""Shortest length at which local attention is computed in strips off the GPU."""
 
 
 def attend(
@@ -93,15 +93,16 @@ def choose(query: Tensor, value: Tensor, scope: Scope, dropout: float = 0.0) -> 
     """The fastest way that is right for this work.
 
     FlexAttention pays on a GPU when the pattern leaves enough out of a long sequence. It has no dropout, no float64, no
-    heads narrower than 16, and on other devices no gradients and a compile time of seconds for each shape. Elsewhere
-    a long sequence is cut into strips if that leaves out half of the work, and SDPA does all the rest.
+    heads narrower than 16, and on other devices no gradients and a compile time of seconds for each shape. There a
+    long sequence is cut into strips if that leaves out half of the work. SDPA does all the rest.
     """
     if scope.everything or scope.triangle:
         return "sdpa"
     length = min(scope.queries, scope.keys)
     wide = min(query.shape[-1], value.shape[-1]) >= 16
-    if query.is_cuda and length >= FLEX_FROM and wide and not dropout and query.dtype != torch.float64:
-        return "flex"
+    if query.is_cuda:
+        able = wide and not dropout and query.dtype != torch.float64
+        return "flex" if able and length >= FLEX_FROM else "sdpa"
     return "strips" if length >= STRIPS_FROM and scope.share_in_strips() <= 0.5 else "sdpa"
 
 
