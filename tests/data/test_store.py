@@ -3,10 +3,10 @@
 import json
 import multiprocessing
 import os
-import pickle
 import time
 import tracemalloc
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -98,9 +98,9 @@ def test_a_row_is_never_cut(store: TokenStore) -> None:
 
 def test_a_worker_gets_the_path_and_not_the_tokens(tmp_path: Path) -> None:
     store = write(tmp_path / "store", [([1] * 100_000,)], ["text"], "key", 10)
-    sent = pickle.dumps(store)
+    sent = ForkingPickler.dumps(store)
     assert len(sent) < 1000
-    assert plain(pickle.loads(sent)) == plain(store)
+    assert plain(ForkingPickler.loads(sent)) == plain(store)
 
 
 def test_writing_and_reading_take_the_memory_of_a_chunk(tmp_path: Path) -> None:
