@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard import UserError
-from regard.files import new_folder, sweep
+from regard.files import new_folder, sweep, write_text
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -50,6 +50,36 @@ def test_an_error_inside_leaves_what_stood_there(old: Path) -> None:
         raise OSError(28, "No space left on device")
     assert contents(old) == {"file": "old"}
     assert list(old.parent.iterdir()) == [old]
+
+
+def test_what_came_while_the_new_one_was_written_is_not_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+    another = tmp_path / "another"
+    another.mkdir()
+    (another / "file").write_text("another's", encoding="utf-8")
+    with pytest.raises(UserError, match="exists already"), new_folder(place):
+        another.rename(place)
+    assert contents(place) == {"file": "another's"}
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_a_file_is_written_anew_whole(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    for text in ("old", "new ü"):
+        write_text(place, text)
+        assert contents(tmp_path) == {"file": text}
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path / "file", "old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        write_text(tmp_path / "file", "new")
+    assert contents(tmp_path) == {"file": "old"}
 
 
 def test_replacing_leaves_nothing_of_the_old(old: Path) -> None:

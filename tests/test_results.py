@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+SEEDS = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -58,3 +59,29 @@ def test_every_check_on_the_gpu_passed() -> None:
     checks = [case for case in cases("attention-gpu") if "passed" in case]
     assert len(checks) >= 64
     assert all(case["passed"] for case in checks)
+
+
+def listed(losses: list[float]) -> str:
+    return ", ".join(f"{loss:.2f}" for loss in losses)
+
+
+def test_the_losses_of_pre_and_post_norm_on_the_page_are_the_measured_ones() -> None:
+    for case in starting("seeds-cpu", "copy at"):
+        name = case["case"].removeprefix("copy at ").replace(" steps", "")
+        assert f"| {name} | {listed(case['pre'])} | {listed(case['post'])} |" in SEEDS
+
+
+def test_the_gradients_by_depth_on_the_page_are_the_measured_ones() -> None:
+    shallow, deep, deepest = starting("seeds-cpu", "gradient of the first layer")
+    kept = [ratio for case in (shallow, deep, deepest) for ratio in case["with_residuals"]]
+    assert f"first layer's gradient is {min(kept):.1f} to {max(kept):.1f} times the last layer's" in SEEDS
+    medians = [case["without_residuals_median"] for case in (shallow, deep, deepest)]
+    assert f"it is {medians[0]:.1f} times at 6 layers, {medians[1]:.2f} at 24 and {medians[2]:.3f} at 96" in SEEDS
+
+
+def test_the_spread_and_the_likeness_of_words_on_the_page_are_the_measured_ones() -> None:
+    (alike,) = starting("seeds-cpu", "mean cosine between words")
+    assert f"is {alike['without_residuals']:.2f}, with them {alike['with_residuals']:.2f}" in SEEDS
+    (spread,) = starting("seeds-cpu", "standard deviation of scaled scores")
+    lowest, highest = (bound(spread["widths"].values()) for bound in (min, max))
+    assert f"between {lowest:.3f} and {highest:.3f} for d from 16 to 1024" in SEEDS

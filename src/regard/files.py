@@ -23,8 +23,8 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
 
     A folder that stands there already is an error unless `replace` is given; it goes when the new one is in its place.
     """
-    if (place.exists() or place.is_symlink()) and not replace:
-        raise UserError(f"{place} exists already; choose another folder, or remove it first.")
+    if _stands(place) and not replace:
+        raise _already(place)
     beside = _beside(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -36,12 +36,25 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
         for path in beside.iterdir():
             _force_to_disk(path)
         _force_to_disk(beside)
-        _take_place(beside, place)
+        _take_place(beside, place, replace)
         _force_to_disk(place.parent)
     except OSError as error:
         raise UserError(f"{place}: could not be written ({error.strerror or error}); nothing was changed.") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_text(place: Path, text: str) -> None:
+    """Write a file, or write it anew; until the new one is whole the old one stands."""
+    beside = _beside(place)
+    try:
+        beside.write_text(text, encoding="utf-8")
+        _force_to_disk(beside)
+        os.replace(beside, place)
+    except OSError as error:
+        raise UserError(f"{place} could not be written ({error.strerror}); nothing was changed.") from None
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def file_sha256(path: Path) -> str:
@@ -58,16 +71,26 @@ def sweep(folder: Path) -> list[str]:
     return [path.name for path in left]
 
 
+def _stands(place: Path) -> bool:
+    return place.exists() or place.is_symlink()
+
+
+def _already(place: Path) -> UserError:
+    return UserError(f"{place} exists already; choose another folder, or remove it first.")
+
+
 def _beside(place: Path) -> Path:
     """A name in the same folder, and so on the same disk, that nothing has yet."""
     return place.parent / f".{place.name}{_MARK}{uuid4().hex}"
 
 
-def _take_place(beside: Path, place: Path) -> None:
+def _take_place(beside: Path, place: Path, replace: bool) -> None:
     """Rename, putting aside what stood there until the new folder is in its place."""
-    if not (place.exists() or place.is_symlink()):
+    if not _stands(place):
         os.rename(beside, place)
         return
+    if not replace:  # it came while the new one was being written
+        raise _already(place)
     old = _beside(place)
     os.rename(place, old)
     try:

@@ -260,7 +260,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path, monke
     def full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("regard.data.tokenizer.os.replace", full_disk)
+    monkeypatch.setattr("os.replace", full_disk)
     with pytest.raises(UserError, match="No space left on device"):
         trained("bpe").save(path)
     assert TextTokenizer.load(path).fingerprint == trained("byte").fingerprint

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from regard import UserError
+from regard.files import new_folder
 from regard.train.checkpoint import FORMAT, Checkpoint, Checkpoints, random_state, restore_random_state
 
 
@@ -133,7 +134,15 @@ def test_a_writer_killed_half_way_leaves_the_last_checkpoint_and_no_rubbish(chec
     latest = again.latest()
     assert latest is not None
     assert latest.step == 1
-    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000001"]
+    again.write(checkpoint(3))
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000001", "step-00000003"]
+
+
+def test_reading_leaves_alone_what_another_process_is_writing(checkpoints: Checkpoints) -> None:
+    checkpoints.write(checkpoint(1))
+    with new_folder(checkpoints.folder / "step-00000002") as beside:
+        assert Checkpoints(checkpoints.folder).latest() is not None
+        assert beside.is_dir()
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:

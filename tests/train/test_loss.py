@@ -1,13 +1,11 @@
 """Cross-entropy as a sum and a count, against PyTorch's own."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
 from regard.train import word_loss
-from regard.train.loss import one_by_one
 
 
 @given(rows=st.integers(1, 4), tokens=st.integers(1, 6), size=st.integers(2, 9), smoothing=st.sampled_from([0.0, 0.1]))
@@ -63,9 +61,3 @@ def test_half_precision_scores_are_summed_in_float32() -> None:
     half = word_loss(logits.bfloat16(), words)
     assert half.total.dtype == torch.float32
     torch.testing.assert_close(half.total, word_loss(logits.bfloat16().float(), words).total)
-
-
-def test_one_by_one_adds_up_to_the_plain_sum() -> None:
-    logits, words = torch.randn(2, 3, 5), torch.randint(0, 5, (2, 3))
-    assert one_by_one(logits, words).shape == (2, 3)
-    assert one_by_one(logits, words).sum().item() == pytest.approx(word_loss(logits, words).plain.item(), rel=1e-6)

@@ -14,17 +14,16 @@ made of the 256 signs that stand for bytes, of one character, or of a word witho
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
-from uuid import uuid4
 
 from tokenizers import Tokenizer
 
 from regard.errors import UserError
+from regard.files import write_text
 
 SPECIAL_NAMES = {"padding": "⟨padding⟩", "start": "⟨start⟩", "end": "⟨end⟩", "unknown": "⟨unknown⟩"}
 """What our own special tokens are called in tokenizer.json."""
@@ -143,14 +142,7 @@ class TextTokenizer:
     def save(self, path: str | Path) -> Path:
         """Write tokenizer.json: beside its place, then renamed, so that it is there whole or not at all."""
         place = Path(path)
-        beside = place.parent / f".{place.name}.{uuid4().hex}"
-        try:
-            beside.write_text(self.json, encoding="utf-8")
-            os.replace(beside, place)
-        except OSError as error:
-            raise UserError(f"{place} could not be written ({error.strerror}); nothing was changed.") from None
-        finally:
-            beside.unlink(missing_ok=True)
+        write_text(place, self.json)
         return place
 
     @classmethod

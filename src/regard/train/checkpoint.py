@@ -49,8 +49,6 @@ class Checkpoints:
             raise UserError(f"checkpoints: keep is {keep}; at least one must be kept to go on from.")
         self.folder, self.keep = folder, keep
         self.say: Say = say or (lambda sentence: None)
-        if folder.is_dir():
-            sweep(folder)
 
     def steps(self) -> list[int]:
         """The steps there are checkpoints of, oldest first."""
@@ -59,6 +57,7 @@ class Checkpoints:
 
     def write(self, checkpoint: Checkpoint, *, best: bool = False) -> Path:
         """Write a checkpoint, then let go of those too old to keep. The `best` so far outlives its turn."""
+        sweep(self.folder)  # by the run's one writer: whoever only reads must not touch what it has in hand
         place = self._place(checkpoint.step)
         parts = {"model": checkpoint.model, "optimiser": checkpoint.optimiser, "random": checkpoint.random}
         with new_folder(place, replace=True) as beside:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,3 @@ def _real(words: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return torch.ones_like(words, dtype=torch.bool)
     return torch.arange(words.shape[1], device=words.device) < lengths[:, None]
-
-
-def one_by_one(logits: Tensor, words: Tensor) -> Tensor:
-    """The loss of every word by itself, in float32, for scoring.  # (batch, tokens)"""
-    return functional.cross_entropy(logits.float().mT, words, reduction="none")
