@@ -44,17 +44,24 @@ def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def write_text(place: Path, text: str) -> None:
-    """Write a file, or write it anew; until the new one is whole the old one stands."""
+@contextmanager
+def new_file(place: Path) -> Iterator[Path]:
+    """A name to write a file under, which takes its `place` when the block ends well; until then the old one stands."""
     beside = _beside(place)
     try:
-        beside.write_text(text, encoding="utf-8")
+        yield beside
         _force_to_disk(beside)
         os.replace(beside, place)
     except OSError as error:
-        raise UserError(f"{place} could not be written ({error.strerror}); nothing was changed.") from None
+        raise UserError(f"{place} could not be written ({error.strerror or error}); nothing was changed.") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_text(place: Path, text: str) -> None:
+    """Write a file, or write it anew; until the new one is whole the old one stands."""
+    with new_file(place) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def file_sha256(path: Path) -> str:
@@ -65,9 +72,12 @@ def file_sha256(path: Path) -> str:
 
 def sweep(folder: Path) -> list[str]:
     """Remove what killed processes left unfinished in a folder; gives the names."""
-    left = sorted(path for path in folder.glob(f".*{_MARK}*") if path.is_dir())
+    left = sorted(folder.glob(f".*{_MARK}*"))
     for path in left:
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return [path.name for path in left]
 
 

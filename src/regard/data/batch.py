@@ -93,11 +93,30 @@ class Batch:
     def shape(self) -> Shape:
         return Shape(len(self.items), tuple(side.shape[1] for side in self.sides))
 
+    @property
+    def count(self) -> int:
+        """How many words are to be predicted: those of the target."""
+        return self.tokens[-1]
+
+    def split(self, parts: int) -> list["Batch"]:
+        """The same rows in up to `parts` batches of about as many rows, for a machine too small for all at once."""
+        rows = -(-len(self.items) // parts)
+        return [self._rows(first, first + rows) for first in range(0, len(self.items), rows)]
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
         return self._each(Tensor.pin_memory)
+
+    def copy_from(self, other: "Batch") -> None:
+        """Take over the contents of a batch of the same shape, in place."""
+        for mine, theirs in zip((*self.sides, *self.lengths), (*other.sides, *other.lengths), strict=True):
+            mine.copy_(theirs, non_blocking=True)
+
+    def _rows(self, first: int, last: int) -> "Batch":
+        part = self._each(lambda tensor: tensor[first:last])
+        return replace(part, tokens=tuple(int(lengths.sum()) for lengths in part.lengths))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         sides, lengths = (tuple(map(change, tensors)) for tensors in (self.sides, self.lengths))

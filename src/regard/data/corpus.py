@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from regard.config import Config, ConfigError
 from regard.data.pairs import COLUMNS, KEYS, Pair, list_parts, read_pairs
+from regard.data.registry import get
 from regard.data.text import plain_suffix
 from regard.errors import UserError
 
@@ -27,6 +28,8 @@ _TwoNames = Annotated[tuple[_Name, _Name], Field(strict=False)]
 class CorpusConfig(Config):
     """Where pairs are: two aligned files (`source` and `target`), or one `path` to a file or folder."""
 
+    set: _Name | None = None
+    """A named data set (`regard data list`) that the paths are in; without it they are paths of the file system."""
     path: _Name | None = None
     """A .tsv, .txt or .jsonl file, compressed or not, or a folder of such files."""
     source: _Name | None = None
@@ -59,7 +62,14 @@ class CorpusConfig(Config):
     @property
     def place(self) -> str:
         """The path or paths, for messages."""
-        return self.path if self.path is not None else f"{self.source} and {self.target}"
+        paths = self.path if self.path is not None else f"{self.source} and {self.target}"
+        return paths if self.set is None else f"{self.set}: {paths}"
+
+    def paths(self) -> tuple[Path, Path | None]:
+        """The path, or source and target. Files of a named set are found on this machine, or fetched."""
+        first, second = self.path or self.source or "", self.target
+        folder = Path() if self.set is None else get(self.set, [first] if second is None else [first, second])
+        return folder / first, None if second is None else folder / second
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class Corpus:
 
 def read_corpus(config: CorpusConfig) -> Iterator[Pair]:
     """The pairs of one part, once, in the order of the files. None at all is an error."""
-    pairs = read_pairs(*_paths(config), columns=config.columns, keys=config.keys, endings=config.endings)
+    pairs = read_pairs(*config.paths(), columns=config.columns, keys=config.keys, endings=config.endings)
     first = next(pairs, None)
     if first is None:
         raise UserError(f"{config.place}: there are no sentence pairs in it; at least one is needed.")
@@ -138,7 +148,7 @@ def fingerprint(config: CorpusConfig) -> str:
     can be kept under this name.
     """
     whole = hashlib.sha256(repr((config.columns, config.keys)).encode())
-    for part in list_parts(*_paths(config), endings=config.endings):
+    for part in list_parts(*config.paths(), endings=config.endings):
         whole.update(b"aligned" if part.target else b"single")
         for path in (part.path, part.target):
             if path is not None:
@@ -146,11 +156,6 @@ def fingerprint(config: CorpusConfig) -> str:
                 kind = path.suffix.lower() if part.target else plain_suffix(path) + path.suffix.lower()
                 whole.update(f"{kind} {_digest(path)}\n".encode())
     return whole.hexdigest()
-
-
-def _paths(config: CorpusConfig) -> tuple[str, str | None]:
-    """The path, or source and target: the config has seen to it that there is just one of the two."""
-    return config.path or config.source or "", config.target
 
 
 def _digest(path: Path) -> str:

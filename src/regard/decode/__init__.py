@@ -2,8 +2,10 @@
 
 from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
 from regard.decode.search import Hypothesis, Stepper, beam_search, greedy_search
+from regard.decode.settings import DecodeConfig
 
 __all__ = [
+    "DecodeConfig",
     "Hypothesis",
     "LengthPenalty",
     "NoPenalty",

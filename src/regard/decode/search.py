@@ -115,9 +115,10 @@ class _Beams:
         Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are so many.
         """
         width, size = self.sums.shape[1], gains.shape[1]
-        candidates = self.sums[:, :, None] + gains.cpu().view(self.rows, width, size)
+        candidates = self.sums.to(gains.device)[:, :, None] + gains.view(self.rows, width, size)
         count = min(2 * self.beams, width * size)
-        sums, places = candidates.flatten(1).topk(count, dim=1)  # (rows, count)
+        best = candidates.flatten(1).topk(count, dim=1)  # (rows, count), chosen on the device, where the scores are
+        sums, places = best.values.cpu(), best.indices.cpu()
         alive_width = min(self.beams, width * (size - 1)) if size > 1 else 1
         parents = torch.zeros(self.rows, alive_width, dtype=torch.long)
         tokens = torch.full((self.rows, alive_width), self.end)

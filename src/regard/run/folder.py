@@ -11,6 +11,7 @@ what is written; every version reads all the formats before it.
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files import new_folder
+from regard.files import new_file, new_folder, write_text
 from regard.model import LanguageModel, Model, ModelConfig, build_empty, read_config
 from regard.model.embedding import out_of_vocabulary
 from regard.run.tensors import read_tensors, write_tensors
@@ -100,18 +101,9 @@ def save(
 
     A folder that exists is left alone unless `replace` is given.
     """
-    import regard
-
     place = Path(folder)
-    facts = {
-        "format": FORMAT,
-        "regard": regard.__version__,
-        "model": model.config.plain(),
-        "origin": dict(origin or {}),
-    }
     with new_folder(place, replace=replace) as beside:
-        text = json.dumps(facts, indent=2, ensure_ascii=False)
-        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
+        (beside / "run.json").write_text(_facts(model, origin), encoding="utf-8")
         write_tensors(beside / "model.safetensors", model.state_dict())
         for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
             if given is not None:
@@ -119,10 +111,21 @@ def save(
     return place
 
 
+def finish(model: Model, folder: Path, *, origin: Mapping[str, Any], half: bool = False) -> None:
+    """Put a trained model into the folder of the run that made it, whose tokenizers are there already.
+
+    run.json comes last: with it the folder is a model that can be opened.
+    """
+    weights = {name: tensor.half() if half else tensor for name, tensor in model.state_dict().items()}
+    with new_file(folder / "model.safetensors") as beside:
+        write_tensors(beside, weights)
+    write_text(folder / "run.json", _facts(model, origin))
+
+
 def load(folder: str | Path) -> Loaded:
-    """Open a run folder written by this version of regard or an earlier one."""
-    place = Path(folder)
-    facts = _read_facts(place)
+    """Open a run folder written by this version of regard or an earlier one, or a model that ships, by its name."""
+    place = find(folder)
+    facts = read_facts(place)
     config = read_config(facts.get("model"), f"{place / 'run.json'}: model")
     model = build_empty(config)
     _fill(model, place / "model.safetensors")
@@ -130,10 +133,43 @@ def load(folder: str | Path) -> Loaded:
     return Loaded(model, *tokenizers)
 
 
-def _read_facts(place: Path) -> dict[str, Any]:
+def find(name: str | Path) -> Path:
+    """The folder that is meant: the path of one, or else the name of a model that ships with the package."""
+    place = Path(name)
+    if place.exists() or place.name != str(name):
+        return place
+    shipped = Path(str(resources.files("regard") / "models" / place.name))
+    return shipped if shipped.is_dir() else place
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that come with the package."""
+    folder = Path(str(resources.files("regard") / "models"))
+    return sorted(path.name for path in folder.glob("*") if (path / "run.json").is_file())
+
+
+def _facts(model: Model, origin: Mapping[str, Any] | None) -> str:
+    """What run.json says."""
+    import regard
+
+    facts = {
+        "format": FORMAT,
+        "regard": regard.__version__,
+        "model": model.config.plain(),
+        "origin": dict(origin or {}),
+    }
+    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_facts(place: Path) -> dict[str, Any]:
+    """What the run.json of a folder says."""
     path = place / "run.json"
     if not place.exists():
-        raise UserError(f"{place}: there is no such folder.")
+        ships = shipped_models()
+        hint = f" Models that ship with regard: {', '.join(ships)}." if ships else ""
+        raise UserError(f"{place}: there is no such folder.{hint}")
+    if not path.is_file() and (place / "recipe.toml").is_file():
+        raise UserError(f"{place}: this run has not finished; go on with it by `regard train {place} --resume`.")
     if not path.is_file():
         raise UserError(
             f"{place} is not a run folder: it has no run.json. To use a Hugging Face model, import it first."

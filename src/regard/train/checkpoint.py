@@ -5,9 +5,12 @@
         model.safetensors        the weights
         optimiser.safetensors    what the optimiser remembers
         random.safetensors       the state of the random number generators
+        average.safetensors      the moving average of the weights, where the run keeps one
 
 A checkpoint is there whole or not at all. One that was damaged later is noticed by its checksums, and the one before
-it is used, with a message. The newest `keep` are kept, and besides them those that were marked as best.
+it is used, with a message. The newest `keep` are kept, and besides them the one that was marked as best. One that is
+`passing` (written because the run was interrupted, say) is kept only until the next: a run that was stopped on its way
+keeps, in the end, what it would have kept without.
 """
 
 import json
@@ -39,6 +42,7 @@ class Checkpoint:
     optimiser: Mapping[str, Tensor]
     random: Mapping[str, Tensor]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    average: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -55,11 +59,13 @@ class Checkpoints:
         found = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
         return sorted(int(match[1]) for match in found if match is not None)
 
-    def write(self, checkpoint: Checkpoint, *, best: bool = False) -> Path:
+    def write(self, checkpoint: Checkpoint, *, best: bool = False, passing: bool = False) -> Path:
         """Write a checkpoint, then let go of those too old to keep. The `best` so far outlives its turn."""
         sweep(self.folder)  # by the run's one writer: whoever only reads must not touch what it has in hand
         place = self._place(checkpoint.step)
         parts = {"model": checkpoint.model, "optimiser": checkpoint.optimiser, "random": checkpoint.random}
+        if checkpoint.average:
+            parts["average"] = checkpoint.average
         with new_folder(place, replace=True) as beside:
             for name, tensors in parts.items():
                 write_tensors(beside / f"{name}.safetensors", tensors)
@@ -67,6 +73,7 @@ class Checkpoints:
                 "format": FORMAT,
                 "step": checkpoint.step,
                 "best": best,
+                "passing": passing,
                 "facts": dict(checkpoint.facts),
                 "sha256": {path.name: file_sha256(path) for path in sorted(beside.glob("*.safetensors"))},
             }
@@ -82,7 +89,7 @@ class Checkpoints:
             path = place / name
             if not path.is_file() or file_sha256(path) != digest:
                 raise UserError(f"{path} is missing or not as it was written.")
-        parts = {name: read_tensors(place / f"{name}.safetensors") for name in ("model", "optimiser", "random")}
+        parts = {name.removesuffix(".safetensors"): read_tensors(place / name) for name in state["sha256"]}
         return Checkpoint(step, facts=state["facts"], **parts)
 
     def latest(self) -> Checkpoint | None:
@@ -95,13 +102,15 @@ class Checkpoints:
         return None
 
     def mean(self, count: int) -> dict[str, Tensor]:
-        """The mean of the weights of the last `count` whole checkpoints, summed in float64."""
+        """The mean of the weights of the last `count` whole checkpoints (no passing ones), summed in float64."""
         total: dict[str, Tensor] = {}
         types: dict[str, torch.dtype] = {}
         used = 0
         for step in reversed(self.steps()):
             if used == count:
                 break
+            if self._marked(step, "passing"):
+                continue
             try:
                 weights = self.read(step).model
             except UserError as error:
@@ -123,6 +132,7 @@ class Checkpoints:
             state = json.loads(path.read_text(encoding="utf-8"))
             number, sums, facts = state["format"], state["sha256"], state["facts"]
             whole = isinstance(sums, dict) and isinstance(facts, dict) and isinstance(number, int)
+            whole = whole and {f"{name}.safetensors" for name in ("model", "optimiser", "random")} <= sums.keys()
         except (OSError, ValueError, KeyError, TypeError):
             whole, number = False, 0
         if not whole:
@@ -133,15 +143,17 @@ class Checkpoints:
 
     def _let_go(self) -> None:
         """Keep the newest, and of the older ones the latest that was best."""
-        older = self.steps()[: -self.keep]
-        best = [step for step in self.steps() if self._was_best(step)]
-        for step in older:
-            if step not in best[-1:]:
+        steps = self.steps()
+        best = [step for step in steps if self._marked(step, "best")]
+        regular = [step for step in steps if not self._marked(step, "passing")]
+        kept = {*steps[-1:], *best[-1:], *regular[-self.keep :]}
+        for step in steps:
+            if step not in kept:
                 shutil.rmtree(self._place(step), ignore_errors=True)
 
-    def _was_best(self, step: int) -> bool:
+    def _marked(self, step: int, mark: str) -> bool:
         try:
-            return self._state(self._place(step)).get("best") is True
+            return self._state(self._place(step)).get(mark) is True
         except UserError:
             return False
 

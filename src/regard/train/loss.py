@@ -7,7 +7,19 @@ see another number of words, and only sums can be put together without giving so
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor
+
+from regard.config import Config
+
+
+class LossConfig(Config):
+    """How the model's scores are judged in training."""
+
+    smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """The share of certainty that is spread over all words (Vaswani et al. 2017, §5.4)."""
+    consistency: float = Field(default=0.0, ge=0)
+    """How much two passes with different dropout must agree: α of R-Drop (Liang et al. 2021, eq. 4). 0 is one pass."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,24 @@ def word_loss(logits: Tensor, words: Tensor, lengths: Tensor | None = None, smoo
     count = real.sum()
     total, plain_total = (torch.where(real, each, 0.0).sum() for each in (smoothed, plain))
     return Loss(total, plain_total.detach(), count)
+
+
+def consistent_word_loss(
+    logits: Tensor, words: Tensor, lengths: Tensor | None, smoothing: float, consistency: float
+) -> Loss:
+    """The loss of two passes over the same rows, and how far they differ (R-Drop, Liang et al. 2021).
+
+    logits: # (2 · batch, tokens, vocabulary), the second pass behind the first; words: # (batch, tokens)
+
+    Half of the paper's ℒ, so that its size compares with one pass: the mean of both cross-entropies plus α/4 times the
+    two Kullback–Leibler divergences, whose sum is Σ (p − q)(log p − log q).
+    """
+    both = None if lengths is None else lengths.repeat(2)
+    loss = word_loss(logits, words.repeat(2, 1), both, smoothing)
+    first, second = logits.float().log_softmax(dim=-1).chunk(2)  # (batch, tokens, vocabulary)
+    apart = ((first.exp() - second.exp()) * (first - second)).sum(dim=-1)  # (batch, tokens)
+    apart_total = torch.where(_real(words, lengths), apart, 0.0).sum()
+    return Loss(loss.total / 2 + consistency / 4 * apart_total, loss.plain / 2, loss.count // 2)
 
 
 def _real(words: Tensor, lengths: Tensor | None) -> Tensor:

@@ -59,9 +59,10 @@ class Optimiser:
                 group["lr"] = rate
             part.step()
 
-    def forget_gradients(self) -> None:
+    def forget_gradients(self, *, in_place: bool = False) -> None:
+        """Start a new sum of gradients; `in_place` for whoever goes on writing to the same tensors."""
         for part in self._parts:
-            part.zero_grad(set_to_none=True)
+            part.zero_grad(set_to_none=not in_place)
 
     def memory(self) -> dict[str, Tensor]:
         """All it remembers, under the parameter's name and what is remembered of it."""

@@ -1,0 +1,1 @@
+"""What ties data, model, loss and measure together. So far: translation."""

@@ -1,0 +1,239 @@
+"""From a recipe to a finished run folder.
+
+    recipe.toml         the recipe, everything filled in
+    tokenizer.json      what makes ids of text (target_tokenizer.json too, where the two languages differ)
+    metrics.jsonl       how training went, a line of numbers at a time; tensorboard/ the same for TensorBoard
+    checkpoints/        what a stopped run goes on from
+    run.json, model.safetensors, README.md   the model, once it is finished, and its card
+
+Nothing is done twice that is there already, and nothing that is there is lost.
+"""
+
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.cost import Cost, Work, advice_for_memory, estimate, this_hardware
+from regard.data.corpus import Corpus
+from regard.data.pairs import Pair
+from regard.data.tokenizer import TextTokenizer
+from regard.errors import UserError
+from regard.files import sweep, write_text
+from regard.model import EncoderDecoder
+from regard.run import finish, load, read_facts
+from regard.score import TranslationScore, score_translations
+from regard.task.card import model_card
+from regard.task.prepare import Prepared, prepare
+from regard.task.recipe import Recipe, read_recipe, write_recipe
+from regard.task.translate import translate_lines
+from regard.task.translation import TranslationTask
+from regard.train.loop import Listener, Loop, Outcome, Silent
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: where it is and how it did on each of its test sets."""
+
+    folder: Path
+    scores: dict[str, TranslationScore]
+    seconds: float
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    name: str = "",
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+    listener: Listener | None = None,
+) -> Trained:
+    """Train a recipe in a folder: from its beginning, or where it was left if `resume` is given."""
+    listener = listener or Silent()
+    place = torch.device(device)
+    if _claim(recipe, folder, resume):
+        listener.say(f"{folder}: this run is finished already.")
+        return _finished(folder)
+    prepared, model = _model_and_data(recipe, folder, listener)
+    task = TranslationTask(recipe, prepared, model)
+    listener.say(f"Training on {task.batches.report}")
+    cost = _preflight(recipe, task, place, listener)
+    loop = Loop(task, recipe.train, folder, device=place, listener=listener)
+    outcome = loop.run(resume=resume)
+    half = recipe.train.store == "float16"
+    if half:  # what is scored is what is stored
+        model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
+    scores = _score_tests(recipe, prepared, model, listener)
+    origin = _origin(recipe, name, prepared, outcome, cost, scores, place)
+    write_text(folder / "README.md", model_card(recipe, origin))
+    finish(model, folder, origin=origin, half=half)
+    return Trained(folder, scores, outcome.progress.seconds)
+
+
+def _claim(recipe: Recipe, folder: Path, resume: bool) -> bool:
+    """Make the folder this recipe's, or see that it is; whether its run is finished already."""
+    path = folder / "recipe.toml"
+    if folder.exists() and not resume and (path.exists() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already; go on with it by --resume, or choose another folder by --out.")
+    if path.is_file():
+        before = read_recipe(path)
+        difference = _difference(before.plain(), Recipe.read(recipe.plain()).plain())
+        if difference is not None:
+            raise UserError(
+                f"{folder} was started with another recipe: {difference}. Go on without changes, or start a new run "
+                f"from its weights with --set init_from={folder}."
+            )
+        sweep(folder)
+        return (folder / "run.json").is_file()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write there ({error.strerror}); choose another folder by --out.") from None
+    write_text(path, write_recipe(recipe))
+    return False
+
+
+def _difference(before: Any, after: Any, key: str = "") -> str | None:
+    """The first setting two recipes differ in, that has to do with how a run goes."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in {**before, **after}:
+            if not key and name in ("description", "expect", "model"):
+                continue
+            found = _difference(before.get(name), after.get(name), f"{key}.{name}" if key else name)
+            if found is not None:
+                return found
+        return None
+    return None if before == after else f"{key} was {before!r} and is {after!r} now"
+
+
+def _model_and_data(recipe: Recipe, folder: Path, listener: Listener) -> tuple[Prepared, EncoderDecoder]:
+    """Tokenizers, stores of ids and a model with its first weights."""
+    if recipe.init_from is None:
+        prepared = prepare(recipe, folder, listener.say, None)
+        shared = prepared.source is prepared.target
+        sizes = (prepared.target.vocabulary, None if shared else prepared.source.vocabulary)
+        torch.manual_seed(recipe.train.seed)
+        return prepared, recipe.model_settings(*sizes).build()
+    first = load(recipe.init_from)
+    if not isinstance(first.model, EncoderDecoder) or first.tokenizer is None or first.target_tokenizer is None:
+        raise UserError(f"init_from: {recipe.init_from} is no encoder–decoder with a tokenizer, so it cannot be used.")
+    special = first.model.config.tokens.plain()
+    source = TextTokenizer(first.tokenizer, **special)
+    same = first.target_tokenizer is first.tokenizer
+    target = source if same else TextTokenizer(first.target_tokenizer, **special)
+    source.save(folder / "tokenizer.json")
+    if not same:
+        target.save(folder / "target_tokenizer.json")
+    listener.say(f"Starting from the weights and tokenizers of {recipe.init_from}.")
+    torch.manual_seed(recipe.train.seed)
+    return prepare(recipe, folder, listener.say, (source, target)), first.model.float().train()
+
+
+def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, listener: Listener) -> Cost:
+    """What the run will take, said before it begins."""
+    report, config = task.batches.report, recipe.train
+    sides = [sum(shape.lengths[side] * shape.rows for shape in task.batches.shapes) for side in (0, 1)]
+    rows = max(1, round(report.items / report.batches))
+    cells = report.cells / report.batches / (sum(sides) or 1)
+    lengths = [max(1, round(side * cells / rows)) for side in sides]
+    work = Work(
+        rows=rows * (2 if config.loss.consistency else 1),
+        source=lengths[0],
+        target=lengths[1],
+        steps=config.steps,
+        accumulate=config.accumulate,
+        tokens=max(config.tokens, *lengths),
+    )
+    cost = estimate(task.model.config, work, precision=config.precision, optimiser=config.optimiser.kind)
+    hardware = this_hardware(device)
+    captured = device.type == "cuda" and config.capture
+    listener.say(f"Before it begins: {cost.describe(hardware, captured=captured)}.")
+    advice = advice_for_memory(cost, hardware)
+    if advice is not None:
+        listener.say(advice)
+    return cost
+
+
+def _score_tests(
+    recipe: Recipe, prepared: Prepared, model: EncoderDecoder, listener: Listener
+) -> dict[str, TranslationScore]:
+    """The test sets, by the search the recipe names; without any, the pairs held out."""
+    sets: dict[str, list[Pair]] = {name: list(Corpus(name, (part,)).read()) for name, part in recipe.data.test.items()}
+    if not sets and prepared.valid_pairs:
+        sets = {"valid": prepared.valid_pairs}
+    scores = {}
+    for name, pairs in sets.items():
+        sources = [pair.source for pair in pairs]
+        found = translate_lines(model, prepared.source, prepared.target, sources, recipe.decode)
+        outputs, references = [best.text for best, *_ in found], [pair.target for pair in pairs]
+        settings = recipe.score
+        scores[name] = score_translations(
+            outputs, references, tokenised=settings.tokenised, lowercase=settings.lowercase
+        )
+        listener.say(f"{name}: BLEU {scores[name].bleu:.2f}, chrF {scores[name].chrf:.2f}{_expected(recipe, name)}.")
+    return scores
+
+
+def _expected(recipe: Recipe, name: str) -> str:
+    """What the recipe says to expect, for whoever asks what number they should get."""
+    score = None if recipe.expect is None else recipe.expect.scores.get(name)
+    if score is None or recipe.expect is None:
+        return ""
+    spread = "" if score.spread is None else f" ± {score.spread:.2f}"
+    chrf = "" if score.chrf is None else f", chrF {score.chrf:.1f}"
+    source = "" if recipe.expect.measured else f"; {recipe.expect.source}"
+    return f" (expected: BLEU {score.bleu:.1f}{spread}{chrf}{source})"
+
+
+def _origin(
+    recipe: Recipe,
+    name: str,
+    prepared: Prepared,
+    outcome: Outcome,
+    cost: Cost,
+    scores: dict[str, TranslationScore],
+    device: torch.device,
+) -> dict[str, Any]:
+    """Where a model comes from, as plain data for run.json and the card."""
+    import regard
+
+    progress = outcome.progress
+    return {
+        "recipe": name,
+        "task": recipe.task,
+        "seed": recipe.train.seed,
+        "steps": progress.step,
+        "stopped_early": outcome.stopped_early,
+        "weights": outcome.weights,
+        "words": progress.words,
+        "parts": progress.parts,
+        "seconds": round(progress.seconds, 1),
+        "flops": cost.flops_per_step * progress.step,
+        "parameters": cost.parameters,
+        "non_embedding": cost.non_embedding,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "data": prepared.fingerprints,
+        "decode": recipe.decode.plain(),
+        "scores": {
+            name: {
+                "bleu": round(score.bleu, 2),
+                "chrf": round(score.chrf, 2),
+                "sentences": score.sentences,
+                "bleu_signature": score.bleu_signature,
+                "chrf_signature": score.chrf_signature,
+            }
+            for name, score in scores.items()
+        },
+    }
+
+
+def _finished(folder: Path) -> Trained:
+    origin = read_facts(folder)["origin"]
+    scores = {name: TranslationScore(**values) for name, values in origin["scores"].items()}
+    return Trained(folder, scores, origin["seconds"])

@@ -1,0 +1,77 @@
+"""The task the Transformer was made for: a sentence in one language becomes one in another."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Batch, TokenBatches
+from regard.decode import DecodeConfig
+from regard.model import EncoderDecoder
+from regard.score import score_translations
+from regard.task.prepare import Prepared
+from regard.task.recipe import Recipe
+from regard.task.translate import translate_lines
+from regard.train.loss import Loss, consistent_word_loss, word_loss
+from regard.train.task import Forward, Measured
+
+_VALIDATION_TOKENS = 8192
+
+
+class TranslationTask:
+    """Sentence pairs, an encoder–decoder, the loss of its next words, and the BLEU of what it writes."""
+
+    def __init__(self, recipe: Recipe, prepared: Prepared, model: EncoderDecoder) -> None:
+        self.recipe, self.prepared, self.model = recipe, prepared, model
+        train = recipe.train
+        self.batches = TokenBatches(
+            prepared.train, train.tokens, seed=train.seed, shapes=train.shapes, limit=recipe.data.longest
+        )
+
+    def loss(self, forward: Forward, batch: Batch) -> Loss:
+        """Teacher forcing: every word is predicted from the right words before it."""
+        settings = self.recipe.train.loss
+        if not settings.consistency:
+            return word_loss(self._scores(forward, batch), batch.target, batch.target_lengths, settings.smoothing)
+        logits = self._scores(forward, batch, passes=2)
+        return consistent_word_loss(
+            logits, batch.target, batch.target_lengths, settings.smoothing, settings.consistency
+        )
+
+    def plain_loss(self, forward: Forward, batch: Batch) -> Loss:
+        return word_loss(self._scores(forward, batch), batch.target, batch.target_lengths)
+
+    def validation(self) -> Iterator[Batch]:
+        if self.prepared.valid is None:
+            return iter(())
+        longest = int(max(self.prepared.valid.lengths(side).max() for side in self.prepared.valid.sides))
+        return TokenBatches(self.prepared.valid, max(_VALIDATION_TOKENS, longest), shapes=16).epoch()
+
+    def measure(self) -> Measured | None:
+        """BLEU and chrF of greedy translations: quick, and a good guess at what a beam would give."""
+        if not self.prepared.valid_pairs:
+            return None
+        pairs = self.prepared.valid_pairs
+        greedy = DecodeConfig(beams=1, longest_factor=self.recipe.decode.longest_factor)
+        found = translate_lines(
+            self.model, self.prepared.source, self.prepared.target, [pair.source for pair in pairs], greedy
+        )
+        settings = self.recipe.score
+        scored = score_translations(
+            [best.text for best, *_ in found],
+            [pair.target for pair in pairs],
+            tokenised=settings.tokenised,
+            lowercase=settings.lowercase,
+        )
+        return Measured(scored.bleu, {"bleu": scored.bleu, "chrf": scored.chrf})
+
+    def _scores(self, forward: Forward, batch: Batch, passes: int = 1) -> Tensor:
+        """Scores for each target word, given the words before it.  # (passes · rows, length, vocabulary)"""
+        tokens = self.model.config.tokens
+        assert tokens.start is not None
+        start = torch.full_like(batch.target[:, :1], tokens.start)
+        before = torch.cat((start, batch.target[:, :-1]), dim=1)
+        source, lengths = batch.source, batch.source_lengths
+        if passes > 1:
+            source, before, lengths = source.repeat(passes, 1), before.repeat(passes, 1), lengths.repeat(passes)
+        return forward(source, before, source_lengths=lengths)

@@ -1,0 +1,413 @@
+"""The one training loop.
+
+A step takes `accumulate` batches, sums their gradients, clips them and moves the weights. Every so often the loop
+writes down how it goes, validates, and saves a checkpoint. Everything a step depends on (weights, optimiser, place in
+the data, random numbers, what was best so far) is in the checkpoint, so a run that goes on from one takes the same
+steps as a run never stopped: bit for bit on a CPU.
+
+If a batch does not fit into memory, it is cut into parts whose gradients are summed: the same step, more slowly. The
+number of parts stays with the run.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.train.checkpoint import Checkpoint, Checkpoints, random_state, restore_random_state
+from regard.train.gradient import CapturedGradients, Gradients, in_precision
+from regard.train.loss import Loss
+from regard.train.metrics import Metrics
+from regard.train.settings import TrainConfig
+from regard.train.task import AnyBatch, Measured, Task
+
+
+class Listener(Protocol):
+    """Whoever wants to know how a run goes."""
+
+    def say(self, sentence: str) -> None:
+        """Something a person should know."""
+        ...
+
+    def stepped(self, step: int, values: Mapping[str, float]) -> None:
+        """Some steps were taken."""
+        ...
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
+class Silent:
+    """Hears nothing."""
+
+    def say(self, sentence: str) -> None: ...
+
+    def stepped(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, apart from its tensors. Written into every checkpoint."""
+
+    step: int = 0
+    words: int = 0
+    """Words predicted so far."""
+    seconds: float = 0.0
+    """Time spent training, over all sittings."""
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    """Validations in a row that brought nothing better."""
+    parts: int = 1
+    """Into how many parts a batch is cut to fit into memory."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: with which weights (put into the model), after how much work."""
+
+    progress: Progress
+    weights: str
+    stopped_early: bool
+
+
+class StoppedError(Exception):
+    """The run was asked to stop (Ctrl-C, or the system's polite request) and has saved where it stands."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped after step {step:,}")
+        self.step = step
+
+
+class Loop(Generic[AnyBatch]):
+    """A run under way in a folder, whose `checkpoints/` and `metrics.jsonl` are its own."""
+
+    def __init__(
+        self,
+        task: Task[AnyBatch],
+        config: TrainConfig,
+        folder: Path,
+        *,
+        device: torch.device | str = "cpu",
+        listener: Listener | None = None,
+    ) -> None:
+        self.task, self.config, self.folder = task, config, folder
+        self.device = torch.device(device)
+        self.listener: Listener = listener or Silent()
+        self.model = task.model.to(self.device)
+        self.optimiser = config.optimiser.build(self.model)
+        self.checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, say=self.listener.say)
+        self.progress = Progress()
+        self.moving: dict[str, Tensor] = {}
+        if config.moving:
+            self.moving = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self._gradients = self._gradient_maker()
+        self._began = 0.0
+
+    def run(self, *, resume: bool = False) -> Outcome:
+        """Train to the end, from the start or from the newest whole checkpoint."""
+        with _determinism(self.config.deterministic), _ready_kernels():
+            if resume:
+                self._resume()
+            metrics = Metrics(self.folder, after=self.progress.step)
+            try:
+                stopped = self._train(metrics)
+                return self._finish(stopped)
+            finally:
+                metrics.close()
+
+    def _train(self, metrics: Metrics) -> bool:
+        """All steps; whether they ended before their time."""
+        config = self.config
+        self._began = time.perf_counter() - self.progress.seconds
+        batches = self.task.batches.epochs()
+        log = _Log(self.progress)
+        self.model.train()
+        with _asked_to_stop() as asked:
+            while self.progress.step < config.steps and not self._out_of_patience():
+                log.add(self._step(batches))
+                step = self.progress.step
+                last = step == config.steps
+                if step % config.log_every == 0 or last:
+                    self._write_down(log, metrics)
+                    log = _Log(self.progress)
+                begin = time.perf_counter()
+                better = (step % config.validate_every == 0 or last) and self._validate(metrics)
+                regular = step % config.save_every == 0 or last
+                if regular or (better and config.final == "best") or self._out_of_patience() or asked():
+                    self._save(best=better, passing=not regular)
+                log.leave_out(time.perf_counter() - begin)
+                if asked() and not last:
+                    raise StoppedError(step)
+        return self.progress.step < config.steps
+
+    def _write_down(self, log: "_Log", metrics: Metrics) -> None:
+        self._tick()
+        step = self.progress.step
+        values = log.values(self.progress) | {"rate": self.config.schedule.at(step)}
+        if not math.isfinite(values["loss"]):
+            raise UserError(
+                f"The loss is no longer a number at step {step}. Lower train.schedule.rate, raise "
+                "train.schedule.warmup, or clip gradients (train.clip); then start again."
+            )
+        metrics.write(step, values)
+        self.listener.stepped(step, values)
+
+    def _step(self, batches: Iterator[AnyBatch]) -> Loss:
+        """One move of the weights."""
+        work = [next(batches) for _ in range(self.config.accumulate)]
+        words = sum(batch.count for batch in work)
+        scale = torch.full((), 1.0 / max(words, 1), device=self.device)
+        while True:
+            try:
+                loss = self._add_gradients(work, scale)
+                break
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                largest = max(len(batch.split(2**20)) for batch in work)
+            self._cut_smaller(largest)
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        step = self.progress.step + 1
+        self.optimiser.step(self.config.schedule.at(step))
+        self.optimiser.forget_gradients(in_place=isinstance(self._gradients, CapturedGradients))
+        if self.moving:
+            self._move_average(step)
+        self.progress = replace(self.progress, step=step, words=self.progress.words + words)
+        return loss
+
+    def _add_gradients(self, work: list[AnyBatch], scale: Tensor) -> Loss:
+        total: Loss | None = None
+        for batch in work:
+            parts = [batch] if self.progress.parts == 1 else batch.split(self.progress.parts)
+            for part in parts:
+                loss = self._gradients.add(self._here(part), scale)
+                total = loss if total is None else total + loss
+        assert total is not None
+        return total
+
+    def _here(self, batch: Any) -> Any:
+        if self.device.type == "cuda":
+            return batch.pin_memory().to(self.device, non_blocking=True)
+        return batch.to(self.device)
+
+    def _cut_smaller(self, rows: int) -> None:
+        """Batches in twice as many parts from now on; refused when they cannot be cut any more."""
+        parts = 2 * self.progress.parts
+        self.optimiser.forget_gradients()
+        self._gradients = Gradients(self.task, self.config.precision)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.progress.parts >= rows:
+            raise UserError(
+                "One row of a batch does not fit into memory. Lower data.longest or train.tokens, compute in bf16 "
+                "(train.precision), or make the model smaller."
+            )
+        self.progress = replace(self.progress, parts=parts)
+        self.listener.say(
+            f"Out of memory at step {self.progress.step + 1}: from now on each batch is computed in {parts} parts, "
+            f"which gives the same result more slowly. A smaller train.tokens ({self.config.tokens} now) with a "
+            "larger train.accumulate would spare the attempt."
+        )
+
+    def _gradient_maker(self) -> Gradients[AnyBatch]:
+        captured = self.device.type == "cuda" and self.config.capture
+        return (CapturedGradients if captured else Gradients)(self.task, self.config.precision)
+
+    def _move_average(self, step: int) -> None:
+        """The moving average follows faster at first, so that it forgets where the weights began."""
+        stays = min(self.config.moving, (1 + step) / (10 + step))
+        ours = list(self.moving.values())
+        theirs = [tensor.detach() for tensor in self.model.state_dict().values()]
+        torch._foreach_lerp_(ours, theirs, 1 - stays)
+
+    def _validate(self, metrics: Metrics) -> bool:
+        """Loss and score on the validation set; whether they are the best so far."""
+        with self._final_kind_of_weights():
+            values = self._validation_loss()
+            measured = self.task.measure()
+        if not values and measured is None:
+            return False
+        if measured is not None:
+            values |= measured.details
+        self._tick()
+        better = self._judge(values, measured)
+        metrics.write(self.progress.step, {f"valid/{name}": value for name, value in values.items()})
+        self.listener.validated(self.progress.step, values)
+        return better
+
+    @torch.no_grad()
+    def _validation_loss(self) -> dict[str, float]:
+        self.model.eval()
+        forward = in_precision(self.model, self.config.precision)
+        total: Loss | None = None
+        for batch in self.task.validation():
+            loss = self.task.plain_loss(forward, self._here(batch))
+            total = loss if total is None else total + loss
+        return {} if total is None else {"loss": float(total.plain) / max(float(total.count), 1.0)}
+
+    def _judge(self, values: Mapping[str, float], measured: Measured | None) -> bool:
+        score = measured.score if self.config.watch == "score" and measured is not None else -values["loss"]
+        if self.progress.best is None or score > self.progress.best:
+            self.progress = replace(self.progress, best=score, best_step=self.progress.step, stale=0)
+            return True
+        self.progress = replace(self.progress, stale=self.progress.stale + 1)
+        return False
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.progress.stale
+
+    @contextlib.contextmanager
+    def _final_kind_of_weights(self) -> Iterator[None]:
+        """Validate the moving average where that is what the run ends with; then training goes on as it was."""
+        kept = None
+        if self.config.final == "moving":
+            kept = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            self.model.load_state_dict(self.moving)
+        try:
+            self.model.eval()
+            yield
+        finally:
+            if kept is not None:
+                self.model.load_state_dict(kept)
+            self.model.train()
+
+    def _save(self, *, best: bool, passing: bool) -> None:
+        self._tick()
+        facts = {"progress": asdict(self.progress), "data": self.task.batches.state()}
+        moment = Checkpoint(
+            self.progress.step,
+            self.model.state_dict(),
+            self.optimiser.memory(),
+            random_state(),
+            facts,
+            average=self.moving,
+        )
+        self.checkpoints.write(moment, best=best, passing=passing)
+
+    def _resume(self) -> None:
+        moment = self.checkpoints.latest()
+        if moment is None:
+            self.listener.say("There is no checkpoint to go on from, so the run starts at its beginning.")
+            return
+        self.progress = Progress(**moment.facts["progress"])
+        self.model.load_state_dict(moment.model)
+        self.optimiser.recall(moment.optimiser)
+        self.task.batches.restore(moment.facts["data"])
+        if self.moving:
+            self.moving = {name: tensor.to(self.device) for name, tensor in moment.average.items()}
+        restore_random_state(moment.random)
+        self.listener.say(f"Going on from step {self.progress.step:,}.")
+
+    def _finish(self, stopped: bool) -> Outcome:
+        """Put the weights the run is to end with into the model."""
+        weights = "the last weights"
+        match self.config.final:
+            case "mean":
+                count = min(self.config.average, len(self.checkpoints.steps()))
+                self.model.load_state_dict(self.checkpoints.mean(count))
+                weights = f"the mean of the last {count} checkpoints"
+            case "moving":
+                self.model.load_state_dict(self.moving)
+                weights = f"the moving average ({self.config.moving})"
+            case "best" if self.progress.best_step:
+                self.model.load_state_dict(self.checkpoints.read(self.progress.best_step).model)
+                weights = f"the weights of step {self.progress.best_step:,}, best on the validation set"
+        self.model.eval()
+        return Outcome(self.progress, weights, stopped)
+
+    def _tick(self) -> None:
+        self.progress = replace(self.progress, seconds=time.perf_counter() - self._began)
+
+
+class _Log:
+    """Sums since the last line, kept on the device: asking for them would make it wait."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._loss: Loss | None = None
+        self._words, self._began = progress.words, time.perf_counter()
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that did not go into steps."""
+        self._began += seconds
+
+    def add(self, loss: Loss) -> None:
+        self._loss = loss if self._loss is None else self._loss + loss
+
+    def values(self, progress: Progress) -> dict[str, float]:
+        assert self._loss is not None
+        total, plain, count = (float(each) for each in (self._loss.total, self._loss.plain, self._loss.count))
+        count = max(count, 1.0)
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        return {
+            "loss": total / count,
+            "plain_loss": plain / count,
+            "words_per_second": (progress.words - self._words) / seconds,
+            "words": progress.words,
+            "seconds": progress.seconds,
+        }
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether somebody asked, so that the step in hand can be ended and saved first. Asked again, it stops at once."""
+    asked = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may listen to signals
+        yield lambda: asked
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _determinism(wanted: bool) -> Iterator[None]:
+    """PyTorch's deterministic algorithms, for as long as the block lasts."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextlib.contextmanager
+def _ready_kernels() -> Iterator[None]:
+    """Attention without cuDNN, which builds a kernel for every new shape: a second each, where batches have many.
+
+    On rows as short as sentences the kernels that are there already are as fast.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
