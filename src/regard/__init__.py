@@ -19,7 +19,7 @@ __all__ = ["UserError", "__version__", "load"]
 
 
 def load(folder: "str | Path") -> "Loaded":
-    """Open a run folder: a model ready to use, its tokenizer and its config. See `regard.run.load`."""
-    from regard.run import load
+    """Open a run folder, or a model that ships with regard by its name: `regard.load("en-tr").translate("Hello.")`."""
+    from regard.task.translator import open_model
 
-    return load(folder)
+    return open_model(folder)

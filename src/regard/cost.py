@@ -50,6 +50,8 @@ class Hardware:
     memory: int
     passes: tuple[int, int] = (2, 10)
     pause: tuple[float, float] = (0.2e-3, 2.5e-3)
+    captures: bool = True
+    """Whether a step's launches can be recorded and replayed, as CUDA can."""
 
 
 REACHED = (0.9, 0.6)
@@ -58,7 +60,11 @@ USABLE = 0.9
 """The share of a machine's memory that training can count on: the rest goes to the driver and to gaps."""
 
 _GIB = 1 << 30
-_ON_CPU: dict[str, Any] = {"passes": (4, 40), "pause": (0.0, 0.5e-3)}  # few threads for what is not a matrix product
+_ON_CPU: dict[str, Any] = {
+    "passes": (4, 40),
+    "pause": (0.0, 0.5e-3),
+    "captures": False,
+}  # few threads for what is not a matrix product
 
 # Dense data-sheet figures of the makers, float32 without TensorFloat. But h200 is as measured (its data sheet says
 # 67e12, 989e12 and 4.8e12), and so are fp32 and bandwidth of cpu-2-cores, whose bf16 is taken to be no faster.
@@ -77,7 +83,11 @@ HARDWARE: dict[str, Hardware] = {
 
 def this_hardware(device: torch.device) -> Hardware:
     """The best guess for a device of this machine: known by its name, or else timed for some tenths of a second."""
-    name, memory, others = f"this {device.type}", 0, _ON_CPU if device.type == "cpu" else {}
+    name, memory, others = (
+        f"this {device.type}",
+        0,
+        _ON_CPU if device.type == "cpu" else {"captures": device.type == "cuda"},
+    )
     if device.type == "cuda":
         name, memory = torch.cuda.get_device_name(device), int(torch.cuda.get_device_properties(device).total_memory)
         words = set(name.lower().replace("-", " ").split())

@@ -1,9 +1,9 @@
 """The named data sets: what each is, under which licence, where it lies and whether it is what it should be.
 
-The table is `sets.toml`. A set is looked for in `$REGARD_DATA/<name>`, then in the cache, and is only then downloaded
-into the cache. Files under REGARD_DATA are the user's own: they are read, never written, and not held against the
-checksums unless `check` is asked. Many sets were prepared from their origins and have no public address of their own;
-for those `get` says what to do.
+The table is `sets.toml`. A set is looked for in `$REGARD_DATA/<name>`, then among those that ship with the package,
+then in the cache, and is only then downloaded into the cache. Files under REGARD_DATA are the user's own: they are
+read, never written, and not held against the checksums unless `check` is asked. Many sets were prepared from their
+origins and have no public address of their own; for those `get` says what to do.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from regard.files import file_sha256
 FileProgress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes there are so far and, where known, how many there will be."""
 
-Place = Literal["REGARD_DATA", "cache", "to be downloaded", "in part to be downloaded", "no public address"]
+Place = Literal["REGARD_DATA", "package", "cache", "to be downloaded", "in part to be downloaded", "no public address"]
 State = Literal["good", "missing", "differs"]
 
 
@@ -202,7 +202,8 @@ def _from_table(name: str, values: dict[str, Any]) -> DataSet:
 
 def _folders(name: str) -> list[tuple[Place, Path]]:
     """Where a set may lie, in the order it is looked for."""
-    places: list[tuple[Place, Path]] = [("cache", cache_folder() / "data" / name)]
+    shipped = Path(str(resources.files("regard.data") / "shipped" / name))
+    places: list[tuple[Place, Path]] = [("package", shipped), ("cache", cache_folder() / "data" / name)]
     own = os.environ.get("REGARD_DATA")
     if own:
         root = Path(own).expanduser()

@@ -64,6 +64,10 @@ class Loaded:
         scores = self.model(source, target, source_lengths=real)
         return scores.float()
 
+    def translate(self, text: str, *, beams: int | None = None) -> str:
+        """A text in the other language; only translators can do this."""
+        raise UserError("This model does not translate: that takes an encoder–decoder with its tokenizer.")
+
     def _sides(self, ids: tuple[Ids, ...], takes: str, sizes: list[int]) -> list[Tensor]:
         """The ids as tensors on the model's device, checked against each side's vocabulary."""
         if len(ids) != len(sizes):

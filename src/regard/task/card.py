@@ -63,7 +63,7 @@ def _data(recipe: Recipe, fingerprints: dict[str, str]) -> list[str]:
     if recipe.data.valid is not None:
         parts["valid"] = (recipe.data.valid,)
     lines = [
-        f"- {name}: {', '.join(part.place for part in corpora)} (SHA-256 {fingerprints[name]})"
+        f"- {name}: {', '.join(part.place for part in corpora)}, SHA-256 of what is read {fingerprints[name]}"
         for name, corpora in parts.items()
     ]
     used = {part.set for corpora in parts.values() for part in corpora if part.set is not None}

@@ -141,9 +141,18 @@ def shipped_recipes() -> list[Shipped]:
     return [Shipped(name, read_recipe(name)) for name in _shipped_names()]
 
 
-def read_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
-    """A recipe by its name or path, with `changes` of the form a.b=c."""
+def read_recipe(name: str | Path, changes: Sequence[str] = (), pairs: CorpusConfig | None = None) -> Recipe:
+    """A recipe by its name or path, with `changes` of the form a.b=c.
+
+    With `pairs` it is trained on these instead of its own data: some of them are held out to watch the run, and what
+    the recipe expects of its own test sets no longer holds.
+    """
     values, where = _values(name)
+    if pairs is not None:
+        rest = {key: value for key, value in values.get("data", {}).items() if key not in ("train", "valid", "test")}
+        values = {key: value for key, value in values.items() if key not in ("expect", "score")}
+        values["data"] = {**rest, "train": [pairs.plain()]}
+        values["description"] = f"{recipe_name(name)}, on {pairs.place}."
     for change in changes:
         values = changed(values, change)
     return Recipe.read(values, where)

@@ -9,6 +9,7 @@
 Nothing is done twice that is there already, and nothing that is there is lost.
 """
 
+import contextlib
 import platform
 import time
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ from regard.task.recipe import Recipe, read_recipe, write_recipe
 from regard.task.translate import translate_lines
 from regard.task.translation import TranslationTask
 from regard.train.loop import Listener, Loop, Outcome, Silent
+
+_ORDINARY = 25
+"""Tokens of a sentence, where nothing is known of it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,12 @@ def train(
     if _claim(recipe, folder, resume):
         listener.say(f"{folder}: this run is finished already.")
         return _finished(folder)
-    prepared, model = _model_and_data(recipe, folder, listener)
+    try:
+        prepared, model = _model_and_data(recipe, folder, listener)
+    except UserError:
+        if not resume:
+            _give_up(folder)
+        raise
     task = TranslationTask(recipe, prepared, model)
     listener.say(f"Training on {task.batches.report}")
     cost = _preflight(recipe, task, place, listener)
@@ -97,6 +106,14 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> bool:
     return False
 
 
+def _give_up(folder: Path) -> None:
+    """Take back what a run wrote that found no data to begin with: nothing is to be in the next attempt's way."""
+    for name in ("tokenizer.json", "target_tokenizer.json", "recipe.toml"):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def _difference(before: Any, after: Any, key: str = "") -> str | None:
     """The first setting two recipes differ in, that has to do with how a run goes."""
     if isinstance(before, dict) and isinstance(after, dict):
@@ -133,6 +150,14 @@ def _model_and_data(recipe: Recipe, folder: Path, listener: Listener) -> tuple[P
     return prepare(recipe, folder, listener.say, (source, target)), first.model.float().train()
 
 
+def likely_cost(recipe: Recipe) -> Cost:
+    """What a run will take, guessed from the recipe alone: full batches, rows of ordinary sentences."""
+    config, length = recipe.train, min(_ORDINARY, recipe.train.tokens)
+    rows = max(1, config.tokens // length) * (2 if config.loss.consistency else 1)
+    work = Work(rows, length, length, config.steps, config.accumulate)
+    return estimate(recipe.settings, work, precision=config.precision, optimiser=config.optimiser.kind)
+
+
 def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, listener: Listener) -> Cost:
     """What the run will take, said before it begins."""
     report, config = task.batches.report, recipe.train
@@ -150,7 +175,7 @@ def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, list
     )
     cost = estimate(task.model.config, work, precision=config.precision, optimiser=config.optimiser.kind)
     hardware = this_hardware(device)
-    captured = device.type == "cuda" and config.capture
+    captured = hardware.captures and config.capture
     listener.say(f"Before it begins: {cost.describe(hardware, captured=captured)}.")
     advice = advice_for_memory(cost, hardware)
     if advice is not None:

@@ -1,0 +1,65 @@
+"""The commands: read the command line, call the library, print. No logic of its own lives here.
+
+Whatever a person got wrong arrives as a `UserError` and leaves as one line on standard error and exit code 2.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import regard
+from regard.cli import data, score, train, translate
+from regard.errors import UserError
+
+app = typer.Typer(
+    name="regard",
+    help="Train, run, serve and look into Transformers, from plain files.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # usage errors as plain lines, which scripts and screen readers can take
+)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("recipes")(train.recipes)
+app.command("cost")(train.cost)
+app.command("translate")(translate.translate)
+app.command("score")(score.score)
+
+
+def main() -> None:
+    """Where the `regard` command and `python -m regard` begin."""
+    try:
+        app()
+    except UserError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"regard {regard.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
+) -> None:
+    """Turn a Hugging Face model (Marian, BART, GPT-2, Llama) into a run folder."""
+    from regard.interop import import_huggingface
+
+    imported = import_huggingface(directory, out)
+    print(f"{out}: {imported}")

@@ -1,0 +1,47 @@
+"""Options that several commands share, and what they mean."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from regard.data.corpus import CorpusConfig
+from regard.errors import UserError
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU where there is one.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing on the CPU.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=1000.")
+]
+
+
+def chosen_device(name: str, threads: int | None) -> torch.device:
+    """The device that is meant, once it is known to be there."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UserError(
+            f"--device {name}: there is no such device here; cpu always works, auto takes the best."
+        ) from None
+    return device
+
+
+def given_pairs(pairs: Path | None, source: Path | None, target: Path | None, second: str) -> CorpusConfig | None:
+    """Pairs from one file or folder, or from two aligned files; None where nothing is given."""
+    if pairs is not None and (source or target):
+        raise UserError(f"--pairs and --source/--{second} both name the data; give one of the two.")
+    if pairs is not None:
+        return CorpusConfig(path=str(pairs.absolute()))
+    if source is None and target is None:
+        return None
+    if source is None or target is None:
+        raise UserError(f"--source and --{second} belong together: two files, line by line the same sentences.")
+    return CorpusConfig(source=str(source.absolute()), target=str(target.absolute()))
