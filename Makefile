@@ -1,4 +1,4 @@
-# make demo: create .venv, install regard into it and show what it does.
+# make demo: create .venv, install regard into it, translate with the model that ships and train another.
 # make test: the same environment with the tools for tests, then every check.
 
 PYTHON ?= python3
@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test lint bench page clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/reverse.py
+	$(BIN)/python examples/demo.py
 
 test: $(VENV)/installed-dev lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile

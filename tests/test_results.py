@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from regard.run import find, read_facts
+from regard.task import read_recipe, shipped_recipes
+
 ROOT = Path(__file__).parent.parent
 SEEDS = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -85,3 +88,41 @@ def test_the_spread_and_the_likeness_of_words_on_the_page_are_the_measured_ones(
     (spread,) = starting("seeds-cpu", "standard deviation of scaled scores")
     lowest, highest = (bound(spread["widths"].values()) for bound in (min, max))
     assert f"between {lowest:.3f} and {highest:.3f} for d from 16 to 1024" in SEEDS
+
+
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def test_every_try_on_multi30k_is_on_the_page() -> None:
+    for case in cases("tries-multi30k-en-de"):
+        assert f"| {case['case']} | {case['scores']['valid']['bleu']:.2f} | {case['valid_loss']:.3f} |" in RESULTS
+
+
+def test_every_try_on_tatoeba_is_on_the_page() -> None:
+    for case in cases("tries-tatoeba-en-tr"):
+        assert f"| {case['case']} | {case['valid_bleu_greedy']:.2f} | {case['valid_loss']:.3f} |" in RESULTS
+
+
+def test_the_page_has_the_expectations_of_every_measured_recipe() -> None:
+    for one in shipped_recipes():
+        expect = one.recipe.expect
+        lines = [line for line in RESULTS.splitlines() if line.startswith(f"| `{one.name}` |")]
+        if expect is None or not expect.measured:
+            assert not lines, one.name
+            continue
+        for score, line in zip(expect.scores.values(), lines, strict=True):
+            wanted = f"| {score.bleu} | {score.chrf} | {expect.seeds} | {expect.minutes:g} | {expect.hardware} |"
+            assert line.endswith(wanted), one.name
+
+
+def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:
+    origin = read_facts(find("en-tr"))["origin"]
+    expect = read_recipe("tatoeba-en-tr").expect
+    assert expect is not None
+    score = origin["scores"]["test"]
+    assert (round(score["bleu"], 1), round(score["chrf"], 1)) == (
+        expect.scores["test"].bleu,
+        expect.scores["test"].chrf,
+    )
+    assert score["bleu"] >= 44
+    assert score["chrf"] >= 68

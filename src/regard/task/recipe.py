@@ -24,6 +24,9 @@ from regard.errors import UserError
 from regard.model import EncoderDecoderConfig
 from regard.train.settings import TrainConfig
 
+_HARMLESS = ("expect.", "description", "train.seed", "train.log_every", "train.validate_every", "train.store")
+"""Changes after which a recipe still gives what it says to expect."""
+
 _FROM_TOKENIZER = ("vocabulary", "source_vocabulary", "tokens")
 
 
@@ -144,8 +147,8 @@ def shipped_recipes() -> list[Shipped]:
 def read_recipe(name: str | Path, changes: Sequence[str] = (), pairs: CorpusConfig | None = None) -> Recipe:
     """A recipe by its name or path, with `changes` of the form a.b=c.
 
-    With `pairs` it is trained on these instead of its own data: some of them are held out to watch the run, and what
-    the recipe expects of its own test sets no longer holds.
+    With `pairs` it is trained on these instead of its own data: some of them are held out to watch the run. What the
+    recipe expects no longer holds then, nor after a change of anything that matters.
     """
     values, where = _values(name)
     if pairs is not None:
@@ -155,6 +158,8 @@ def read_recipe(name: str | Path, changes: Sequence[str] = (), pairs: CorpusConf
         values["description"] = f"{recipe_name(name)}, on {pairs.place}."
     for change in changes:
         values = changed(values, change)
+        if not change.startswith(_HARMLESS):
+            values.pop("expect", None)
     return Recipe.read(values, where)
 
 

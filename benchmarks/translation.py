@@ -1,0 +1,222 @@
+"""Quality: a recipe trained from its files, with several seeds, beside PyTorch's own Transformer of the same size.
+
+    python benchmarks/translation.py multi30k-en-de --seeds 1 2 3
+    python benchmarks/translation.py tatoeba-en-tr --peer
+    python benchmarks/translation.py multi30k-en-de --set train.tokens=4096 --judge valid --label "half the batch"
+
+The peer is `torch.nn.Transformer` with the same widths, layers, dropout, tied word vectors and sinusoidal positions. It
+gets the same tokens in the same batches, the same number of steps, schedule, loss and averaging, and the same beam
+search (without a cache, which it does not have). `--judge valid` scores the validation set instead of the test
+sets: for trying things out. One JSON file a recipe, under benchmarks/results; tries gather in one of their own.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import RESULTS, say, write_results
+from torch import Tensor, nn
+
+from regard.attention.encoding import Sinusoidal
+from regard.cli.progress import TrainingDisplay
+from regard.data.corpus import Corpus
+from regard.model import EncoderDecoderConfig, count_parameters
+from regard.score import score_translations
+from regard.task.prepare import prepare
+from regard.task.recipe import Recipe, read_recipe
+from regard.task.training import train
+from regard.task.translate import translate_lines
+from regard.task.translation import TranslationTask
+from regard.train.loop import Loop
+
+
+@dataclass
+class Written:
+    """What the peer remembers while it writes: the encoder's output and all tokens so far."""
+
+    memory: Tensor  # (rows, keys, width)
+    hidden: Tensor  # (rows, keys): where the source is padding
+    tokens: Tensor  # (rows, so far)
+
+
+class TorchTransformer(nn.Module):
+    """`torch.nn.Transformer` in pre-norm order between tied word vectors, called as our encoder–decoder is."""
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        stack = config.encoder
+        hidden, heads = stack.feed_forward.hidden, stack.attention.heads
+        self.vocabulary = nn.Embedding(config.vocabulary, config.width)
+        nn.init.normal_(self.vocabulary.weight, std=config.width**-0.5)
+        self.transformer = nn.Transformer(
+            config.width,
+            heads,
+            num_encoder_layers=config.encoder.layers,
+            num_decoder_layers=config.decoder.layers,
+            dim_feedforward=hidden,
+            dropout=stack.dropout,
+            batch_first=True,
+            norm_first=True,
+        )
+        self.transformer.encoder.enable_nested_tensor = False
+        for layer in [*self.transformer.encoder.layers, *self.transformer.decoder.layers]:
+            layer.dropout.p = stack.feed_forward.dropout
+            for attention in (layer.self_attn, getattr(layer, "multihead_attn", None)):
+                if attention is not None:
+                    attention.dropout = stack.attention.dropout
+        self.position = Sinusoidal(config.width)
+        self.dropout = nn.Dropout(config.embedding.dropout)
+
+    def forward(self, source: Tensor, target: Tensor, *, source_lengths: Tensor) -> Tensor:
+        hidden = torch.arange(source.shape[1], device=source.device) >= source_lengths.clamp(min=1)[:, None]
+        memory = self.transformer.encoder(self._embed(source), src_key_padding_mask=hidden)
+        return self._write(target, memory, hidden)
+
+    @torch.no_grad()
+    def start(self, source: Tensor, capacity: int, lengths: Tensor) -> Written:
+        hidden = torch.arange(source.shape[1], device=source.device) >= lengths[:, None]
+        memory = self.transformer.encoder(self._embed(source), src_key_padding_mask=hidden)
+        return Written(memory, hidden, source.new_zeros(source.shape[0], 0))
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, state: Written) -> tuple[Tensor, Written]:
+        written = torch.cat((state.tokens, tokens), dim=1)
+        logits = self._write(written, state.memory, state.hidden)[:, -1:]
+        return logits, Written(state.memory, state.hidden, written)
+
+    def reorder(self, state: Written, rows: Tensor) -> Written:
+        return Written(state.memory[rows], state.hidden[rows], state.tokens[rows])
+
+    def _write(self, target: Tensor, memory: Tensor, hidden: Tensor) -> Tensor:
+        later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).triu(1)
+        out = self.transformer.decoder(
+            self._embed(target), memory, tgt_mask=later, memory_key_padding_mask=hidden, tgt_is_causal=True
+        )
+        logits: Tensor = out @ self.vocabulary.weight.T
+        return logits
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        x = self.vocabulary(ids)
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        code = self.position.encode(positions).to(x.dtype)
+        embedded: Tensor = self.dropout(x * math.sqrt(self.config.width) + code)
+        return embedded
+
+
+def train_ours(recipe: Recipe, name: str, device: str) -> dict[str, Any]:
+    """A run by the recipe, from files to scores."""
+    with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
+        begin = time.perf_counter()
+        trained = train(recipe, Path(folder) / "run", name=name, device=device, listener=display)
+        seconds = time.perf_counter() - begin
+        facts = json.loads((trained.folder / "run.json").read_text(encoding="utf-8"))["origin"]
+    return {
+        "scores": {name: {"bleu": score.bleu, "chrf": score.chrf} for name, score in trained.scores.items()},
+        "signature": next(iter(trained.scores.values())).bleu_signature,
+        "training_seconds": trained.seconds,
+        "seconds": seconds,
+        "parameters": facts["parameters"],
+        "non_embedding": facts["non_embedding"],
+        "flops": facts["flops"],
+    }
+
+
+def train_peer(recipe: Recipe, device: str) -> dict[str, Any]:
+    """The same run with the peer's model."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
+        prepared = prepare(recipe, Path(folder), display.say, None)
+        torch.manual_seed(recipe.train.seed)
+        model: Any = TorchTransformer(recipe.model_settings(prepared.target.vocabulary))
+        task = TranslationTask(recipe, prepared, model)
+        outcome = Loop(task, recipe.train, Path(folder), device=device, listener=display).run()
+        scores = {}
+        for name, part in recipe.data.test.items():
+            pairs = list(Corpus(name, (part,)).read())
+            sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+            found = translate_lines(model, prepared.source, prepared.target, sources, recipe.decode)
+            how = {"tokenised": recipe.score.tokenised, "lowercase": recipe.score.lowercase}
+            scored = score_translations([best.text for best, *_ in found], references, **how)
+            scores[name] = {"bleu": scored.bleu, "chrf": scored.chrf}
+    return {
+        "scores": scores,
+        "training_seconds": outcome.progress.seconds,
+        "seconds": time.perf_counter() - begin,
+        "parameters": count_parameters(model),
+    }
+
+
+def judged_by_validation(recipe: Recipe) -> Recipe:
+    """The recipe with its validation set in the place of its test sets."""
+    assert recipe.data.valid is not None
+    data = recipe.data.model_copy(update={"test": {"valid": recipe.data.valid}})
+    return recipe.model_copy(update={"data": data, "expect": None})
+
+
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over seeds, and standard deviations where there are several."""
+    sets = runs[0]["scores"]
+    return {
+        "case": "summary",
+        "seeds": [run["seed"] for run in runs],
+        "bleu": {name: statistics.mean(run["scores"][name]["bleu"] for run in runs) for name in sets},
+        "chrf": {name: statistics.mean(run["scores"][name]["chrf"] for run in runs) for name in sets},
+        "spread": {
+            name: statistics.stdev(run["scores"][name]["bleu"] for run in runs) if len(runs) > 1 else None
+            for name in sets
+        },
+        "slowest_seconds": max(run["seconds"] for run in runs),
+    }
+
+
+def add_try(recipe_name: str, case: dict[str, Any]) -> Path:
+    """Tries are added to those there are: nothing that was measured is forgotten."""
+    name = f"tries-{recipe_name}"
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.is_file() else []
+    return write_results(name, [*before, case])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer as well, with the first seed")
+    parser.add_argument("--judge", choices=["test", "valid"], default="test")
+    parser.add_argument("--label", default="", help="what a try tries")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    recipe = read_recipe(options.recipe, options.changes)
+    if options.judge == "valid":
+        recipe = judged_by_validation(recipe)
+    runs = []
+    for seed in options.seeds:
+        found = train_ours(with_seed(recipe, seed), options.recipe, options.device)
+        runs.append(say({"case": "ours", "seed": seed, "changes": options.changes, **found}))
+    if options.judge == "valid":
+        print(f"written: {add_try(options.recipe, {**runs[0], 'case': options.label or 'the recipe'})}")
+        return 0
+    cases = [*runs, say(summary(runs))]
+    if options.peer:
+        peer = train_peer(with_seed(recipe, options.seeds[0]), options.device)
+        cases.append(say({"case": "torch.nn.Transformer", "seed": options.seeds[0], **peer}))
+    print(f"written: {write_results(f'translation-{options.recipe}', cases)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
