@@ -159,7 +159,7 @@ class Cost:
     optimiser_bytes: int
     activations_bytes: int  # kept from forward for backward, logits included
     loss_bytes: int  # held for a moment while the gradient of the logits is made
-    batch_bytes_per_step: int  # the last two of a micro-batch of mean size, over all of a step
+    moved_bytes_per_step: int  # through memory, in one pass over all that a step of mean size makes
 
     @property
     def flops_per_step(self) -> int:
@@ -191,7 +191,7 @@ class Cost:
         quick, slow = (self.work.accumulate * sublayers * pause for pause in hardware.pause)
 
         def busy(reached: float, passes: int) -> float:
-            moved = passes * self.batch_bytes_per_step + 2 * self.lasting_bytes
+            moved = passes * self.moved_bytes_per_step + 2 * self.lasting_bytes
             return self.flops_per_step / (reached * rate) + moved / hardware.bandwidth
 
         best, worst = map(busy, REACHED, hardware.passes)
@@ -218,7 +218,7 @@ def estimate(config: ModelConfig, work: Work, *, precision: Precision, optimiser
     """What it takes to train a model of this config on this work.
 
     Weights, gradients and what the optimiser remembers are float32. In bf16 the weights are there a second time, cast,
-    and activations take half, except that the loss looks at float32 copies of the logits.
+    and activations take half.
     """
     if (work.source > 0) != isinstance(config, EncoderDecoderConfig):
         raise UserError(f"An encoder–decoder has a source, a language model has none; found {config.kind} and {work}.")
@@ -247,7 +247,7 @@ def estimate(config: ModelConfig, work: Work, *, precision: Precision, optimiser
         optimiser_bytes=remembered[optimiser] * 4,
         activations_bytes=activations,
         loss_bytes=loss,
-        batch_bytes_per_step=sum(_batch_bytes(config, work, precision)) * work.accumulate,
+        moved_bytes_per_step=_moved_bytes(config, work, precision) * work.accumulate,
     )
 
 
@@ -296,9 +296,18 @@ def _batch_bytes(config: ModelConfig, work: Work, precision: Precision) -> tuple
     size = 4 if precision == "fp32" else 2
     effort = _forward(config, work)
     logits = work.rows * work.target * config.vocabulary
-    scores = 4 if precision == "fp32" else 2 + 4  # the loss is in float32, and copies logits that are not
-    # Three float32 gradients at the worst moment, and that of the logits: fitted to what four models took on a GPU.
-    return effort.kept * size + effort.masks + logits * scores, logits * (3 * 4 + size)
+    # The loss leaves the gradient of the logits, made some rows at a time beside them (see train/loss.py).
+    return effort.kept * size + effort.masks + logits * size, logits * size
+
+
+def _moved_bytes(config: ModelConfig, work: Work, precision: Precision) -> int:
+    """What a micro-batch moves through memory in one pass over all it makes.
+
+    The loss looks at its logits in float32 several times: 20 bytes each fit the steps that were measured.
+    """
+    size = 4 if precision == "fp32" else 2
+    effort = _forward(config, work)
+    return effort.kept * size + effort.masks + work.rows * work.target * config.vocabulary * 20
 
 
 def _forward(config: ModelConfig, work: Work) -> _Effort:

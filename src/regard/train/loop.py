@@ -126,6 +126,14 @@ class Loop(Generic[AnyBatch]):
             finally:
                 metrics.close()
 
+    def steps(self, count: int) -> Iterator[Loss]:
+        """Some steps and their losses, and nothing else: no validation, no checkpoint. For whoever measures."""
+        batches = self.task.batches.epochs()
+        self.model.train()
+        with _determinism(self.config.deterministic), _ready_kernels():
+            for _ in range(count):
+                yield self._step(batches)
+
     def _train(self, metrics: Metrics) -> bool:
         """All steps; whether they ended before their time."""
         config = self.config
@@ -156,10 +164,7 @@ class Loop(Generic[AnyBatch]):
         step = self.progress.step
         values = log.values(self.progress) | {"rate": self.config.schedule.at(step)}
         if not math.isfinite(values["loss"]):
-            raise UserError(
-                f"The loss is no longer a number at step {step}. Lower train.schedule.rate, raise "
-                "train.schedule.warmup, or clip gradients (train.clip); then start again."
-            )
+            raise self._ran_away()
         metrics.write(step, values)
         self.listener.stepped(step, values)
 
@@ -283,7 +288,16 @@ class Loop(Generic[AnyBatch]):
                 self.model.load_state_dict(kept)
             self.model.train()
 
+    def _ran_away(self) -> UserError:
+        return UserError(
+            f"The loss is no longer a number at step {self.progress.step:,}. Lower train.schedule.rate, raise "
+            "train.schedule.warmup, or clip gradients (train.clip); then start again."
+        )
+
     def _save(self, *, best: bool, passing: bool) -> None:
+        """Write a checkpoint; never one of weights that are no numbers, which nobody could go on from."""
+        if not bool(torch.stack([weight.isfinite().all() for weight in self.model.parameters()]).all()):
+            raise self._ran_away()
         self._tick()
         facts = {"progress": asdict(self.progress), "data": self.task.batches.state()}
         moment = Checkpoint(

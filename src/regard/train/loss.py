@@ -5,12 +5,17 @@ see another number of words, and only sums can be put together without giving so
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from regard.config import Config
+
+_CELLS = {"cpu": 1 << 19, "cuda": 1 << 23}
+"""Scores taken at once: about as many as a cache holds in float32."""
 
 
 class LossConfig(Config):
@@ -46,16 +51,7 @@ def word_loss(logits: Tensor, words: Tensor, lengths: Tensor | None = None, smoo
     With smoothing ε the wanted distribution is 1 − ε for the word that came and ε spread over all words, that one
     included (Szegedy et al. 2016; Vaswani et al. 2017, §5.4).
     """
-    scores = logits.float().flatten(0, 1)  # (batch · tokens, vocabulary)
-    real = _real(words, lengths).flatten()
-    log_total = scores.logsumexp(dim=-1)
-    plain = log_total - scores.gather(1, words.flatten()[:, None])[:, 0]
-    # −Σ log p / V, without a second tensor as large as the scores.
-    spread = log_total - scores.mean(dim=-1) if smoothing else plain
-    smoothed = plain + smoothing * (spread - plain)
-    count = real.sum()
-    total, plain_total = (torch.where(real, each, 0.0).sum() for each in (smoothed, plain))
-    return Loss(total, plain_total.detach(), count)
+    return _loss(logits, words, lengths, smoothing, 0.0, passes=1)
 
 
 def consistent_word_loss(
@@ -68,12 +64,82 @@ def consistent_word_loss(
     Half of the paper's ℒ, so that its size compares with one pass: the mean of both cross-entropies plus α/4 times the
     two Kullback–Leibler divergences, whose sum is Σ (p − q)(log p − log q).
     """
-    both = None if lengths is None else lengths.repeat(2)
-    loss = word_loss(logits, words.repeat(2, 1), both, smoothing)
-    first, second = logits.float().log_softmax(dim=-1).chunk(2)  # (batch, tokens, vocabulary)
-    apart = ((first.exp() - second.exp()) * (first - second)).sum(dim=-1)  # (batch, tokens)
-    apart_total = torch.where(_real(words, lengths), apart, 0.0).sum()
-    return Loss(loss.total / 2 + consistency / 4 * apart_total, loss.plain / 2, loss.count // 2)
+    return _loss(logits, words, lengths, smoothing, consistency, passes=2)
+
+
+def _loss(
+    logits: Tensor, words: Tensor, lengths: Tensor | None, smoothing: float, consistency: float, passes: int
+) -> Loss:
+    real = _real(words, lengths).flatten()
+    scores = logits.reshape(passes, real.numel(), logits.shape[-1])
+    total, plain = _Sums.apply(scores, words.flatten(), real, smoothing, consistency)  # type: ignore[no-untyped-call]
+    return Loss(total, plain, real.sum())
+
+
+class _Sums(torch.autograd.Function):
+    """Both sums, and on the way forward already their gradient, some rows at a time.
+
+    Scores for a vocabulary are the largest tensor of a small model. Taken whole, the float32 copies that logsumexp,
+    softmax and their gradients need would cost several times its room and a trip through memory each. A few rows stay
+    in the cache, and what is kept is one gradient in the precision of the scores.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, scores: Tensor, words: Tensor, real: Tensor, smoothing: float, consistency: float
+    ) -> tuple[Tensor, Tensor]:
+        """scores: # (passes, rows, vocabulary); words, real: # (rows,)"""
+        passes, rows, size = scores.shape
+        wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+        total, plain = torch.zeros(2, dtype=wide, device=scores.device)
+        gradient = torch.empty_like(scores) if context.needs_input_grad[0] else None
+        step = max(1, _CELLS.get(scores.device.type, _CELLS["cpu"]) // (passes * size))
+        for first in range(0, rows, step):
+            part = slice(first, first + step)
+            hidden, came = ~real[part], words[part].expand(passes, -1)[..., None]
+            log_p = scores[:, part].to(wide)
+            log_p = log_p - log_p.logsumexp(dim=-1, keepdim=True)  # (passes, some rows, vocabulary)
+            each = -log_p.gather(-1, came)[..., 0]  # (passes, some rows)
+            plain = plain + each.masked_fill(hidden, 0.0).sum() / passes
+            if smoothing:
+                each = each + smoothing * (-log_p.mean(dim=-1) - each)
+            total = total + each.masked_fill(hidden, 0.0).sum() / passes
+            slope = None if gradient is None else _slope(log_p.exp(), came, smoothing)
+            if consistency:
+                apart, turn = _apart(log_p)
+                total = total + consistency / 4 * apart.masked_fill(hidden, 0.0).sum()
+                slope = None if slope is None else slope.add_(turn, alpha=consistency / 4)
+            if gradient is not None and slope is not None:
+                gradient[:, part] = slope.masked_fill_(hidden[:, None], 0.0)
+        context.save_for_backward(gradient)
+        context.mark_non_differentiable(plain)
+        return total, plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = context.saved_tensors
+        return gradient * total.to(gradient.dtype), None, None, None, None
+
+
+def _slope(p: Tensor, came: Tensor, smoothing: float) -> Tensor:
+    """The gradient of the mean cross-entropy of the passes: p less the wanted distribution. Changes `p`."""
+    passes, size = p.shape[0], p.shape[-1]
+    wanted = torch.full_like(came, smoothing - 1, dtype=p.dtype)
+    return p.scatter_add_(-1, came, wanted).sub_(smoothing / size).div_(passes)
+
+
+def _apart(log_p: Tensor) -> tuple[Tensor, Tensor]:
+    """How far two passes differ, and the gradient of that.  log_p: # (2, rows, vocabulary)
+
+    With d = log p − log q the two divergences sum to Σ (p − q) d. The gradient for the first pass' scores is
+    p (d − Σ p d) + p − q; for the second both change their places.
+    """
+    p, q = log_p.exp()
+    d = log_p[0] - log_p[1]
+    first, second = (p * d).sum(dim=-1), (q * d).sum(dim=-1)  # (rows,)
+    turn = torch.stack((p * (d - first[:, None]) + p - q, q * (second[:, None] - d) + q - p))
+    return first - second, turn
 
 
 def _real(words: Tensor, lengths: Tensor | None) -> Tensor:
