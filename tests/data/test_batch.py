@@ -342,3 +342,70 @@ def test_a_batch_moves_as_a_whole(store: TokenStore) -> None:
     moved = batch.to("meta")
     assert {tensor.device.type for tensor in (*moved.sides, *moved.lengths, moved.items)} == {"meta"}
     assert (moved.tokens, moved.shape) == (batch.tokens, batch.shape)
+
+
+def test_the_count_is_that_of_the_words_to_predict() -> None:
+    (batch,) = TokenBatches(made([(3, 5), (4, 1)]), 100, shapes=1).epoch()
+    assert batch.count == 6
+
+
+def uneven() -> Batch:
+    """Seven rows, the last two of them empty."""
+    batches = TokenBatches(made([(3, 5), (1, 4), (5, 2), (2, 2), (4, 1)]), 35, shapes=1, padding=99)
+    (batch,) = batches.epoch()
+    empty = -torch.ones(2, dtype=torch.int64)
+    return Batch(
+        sides=tuple(torch.cat((side, side.new_full((2, side.shape[1]), 99))) for side in batch.sides),
+        lengths=tuple(torch.cat((lengths, 0 * empty)) for lengths in batch.lengths),
+        items=torch.cat((batch.items, empty)),
+        tokens=batch.tokens,
+        epoch=batch.epoch,
+        number=batch.number,
+    )
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    return [*batch.sides, *batch.lengths, batch.items]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7, 100])
+def test_the_parts_of_a_batch_are_together_the_whole(parts: int) -> None:
+    whole = uneven()
+    split = [tensors(part) for part in whole.split(parts)]
+    for number, tensor in enumerate(tensors(whole)):
+        assert torch.equal(torch.cat([part[number] for part in split]), tensor)
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(1, [7]), (2, [4, 3]), (3, [3, 3, 1]), (4, [2, 2, 2, 1]), (9, [1] * 7)])
+def test_a_batch_is_split_into_about_as_many_rows_each(parts: int, rows: list[int]) -> None:
+    assert [len(part.items) for part in uneven().split(parts)] == rows
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_tokens_are_counted_for_each_part(parts: int) -> None:
+    for part in uneven().split(parts):
+        assert part.tokens == tuple(int(lengths.sum()) for lengths in part.lengths)
+        assert part.count == int(part.target_lengths.sum())
+
+
+def test_parts_of_a_batch_are_from_its_place_in_the_order() -> None:
+    batch = list(TokenBatches(made([(4, 4)] * 9), 12).epoch())[2]
+    assert [(part.epoch, part.number) for part in batch.split(3)] == [(0, 2)] * 3
+
+
+def test_a_batch_takes_over_the_contents_of_another_in_place() -> None:
+    batches = TokenBatches(made([(length, 9 - length) for length in range(1, 9)]), 32, shapes=1)
+    one, other = itertools.islice(batches.epoch(), 2)
+    held = [*one.sides, *one.lengths]
+    one.copy_from(other)
+    for mine, theirs in zip(held, (*other.sides, *other.lengths), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_batch_that_takes_over_another_leaves_that_as_it_was() -> None:
+    batches = TokenBatches(made([(length, 9 - length) for length in range(1, 9)]), 32, shapes=1)
+    one, other = itertools.islice(batches.epoch(), 2)
+    before = other.source.clone()
+    one.copy_from(other)
+    one.source.zero_()
+    assert torch.equal(other.source, before)

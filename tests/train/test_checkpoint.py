@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,68 @@ def test_the_mean_leaves_a_damaged_checkpoint_out(checkpoints: Checkpoints, said
 def test_the_mean_of_nothing_gets_a_sentence(checkpoints: Checkpoints) -> None:
     with pytest.raises(UserError, match="no whole checkpoint"):
         checkpoints.mean(3)
+
+
+def test_a_passing_checkpoint_is_kept_until_the_next(checkpoints: Checkpoints) -> None:
+    checkpoints.write(checkpoint(1))
+    checkpoints.write(checkpoint(2), passing=True)
+    assert checkpoints.steps() == [1, 2]
+    checkpoints.write(checkpoint(3))
+    assert checkpoints.steps() == [1, 3]
+
+
+def test_a_passing_checkpoint_is_gone_on_from(checkpoints: Checkpoints) -> None:
+    checkpoints.write(checkpoint(1))
+    checkpoints.write(checkpoint(2), passing=True)
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest.step == 2
+
+
+def test_passing_checkpoints_take_no_room_from_those_to_keep(checkpoints: Checkpoints) -> None:
+    for step in range(1, 8):
+        checkpoints.write(checkpoint(step), passing=step not in (2, 4))
+    assert checkpoints.steps() == [2, 4, 7]
+
+
+def test_a_passing_checkpoint_that_is_best_outlives_its_turn(checkpoints: Checkpoints) -> None:
+    for step in (1, 2, 3, 4, 5):
+        checkpoints.write(checkpoint(step), best=step == 2, passing=step in (2, 3))
+    assert checkpoints.steps() == [2, 4, 5]
+
+
+def test_a_step_that_was_passing_and_is_written_again_stays(checkpoints: Checkpoints) -> None:
+    checkpoints.write(checkpoint(1), passing=True)
+    checkpoints.write(checkpoint(1))
+    checkpoints.write(checkpoint(2))
+    assert checkpoints.steps() == [1, 2]
+
+
+def test_a_passing_checkpoint_is_not_in_the_mean(checkpoints: Checkpoints) -> None:
+    for step, value in ((1, 1.0), (2, 2.0), (3, 100.0)):
+        checkpoints.write(checkpoint(step, value), passing=step == 3)
+    assert torch.equal(checkpoints.mean(2)["weight"], torch.full((2, 3), 1.5))
+
+
+def test_a_moving_average_is_read_back_bit_for_bit(checkpoints: Checkpoints) -> None:
+    average = {"weight": torch.randn(2, 3), "bias": torch.randn(3)}
+    checkpoints.write(replace(checkpoint(1), average=average))
+    read = checkpoints.read(1).average
+    assert read.keys() == average.keys()
+    assert all(torch.equal(read[name], average[name]) for name in average)
+
+
+def test_without_a_moving_average_there_is_no_file_of_it(checkpoints: Checkpoints) -> None:
+    place = checkpoints.write(checkpoint(1))
+    assert not (place / "average.safetensors").exists()
+    assert checkpoints.read(1).average == {}
+
+
+def test_a_damaged_moving_average_is_noticed(checkpoints: Checkpoints) -> None:
+    place = checkpoints.write(replace(checkpoint(1), average={"weight": torch.ones(3)}))
+    (place / "average.safetensors").unlink()
+    with pytest.raises(UserError, match=r"average\.safetensors is missing"):
+        checkpoints.read(1)
 
 
 def test_random_numbers_go_on_where_they_were() -> None:

@@ -1,11 +1,13 @@
 """Cross-entropy as a sum and a count, against PyTorch's own."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
 from regard.train import word_loss
+from regard.train.loss import consistent_word_loss
 
 
 @given(rows=st.integers(1, 4), tokens=st.integers(1, 6), size=st.integers(2, 9), smoothing=st.sampled_from([0.0, 0.1]))
@@ -61,3 +63,79 @@ def test_half_precision_scores_are_summed_in_float32() -> None:
     half = word_loss(logits.bfloat16(), words)
     assert half.total.dtype == torch.float32
     torch.testing.assert_close(half.total, word_loss(logits.bfloat16().float(), words).total)
+
+
+# Two passes that are to agree
+
+
+@given(rows=st.integers(1, 4), tokens=st.integers(1, 6), size=st.integers(2, 9), smoothing=st.sampled_from([0.0, 0.1]))
+def test_two_equal_passes_have_the_loss_of_one(rows: int, tokens: int, size: int, smoothing: float) -> None:
+    logits, words = torch.randn(rows, tokens, size), torch.randint(0, size, (rows, tokens))
+    found = consistent_word_loss(logits.repeat(2, 1, 1), words, None, smoothing, consistency=5.0)
+    wanted = word_loss(logits, words, smoothing=smoothing)
+    torch.testing.assert_close(found.total, wanted.total, rtol=1e-5, atol=1e-5)  # float32 sums in another order
+    torch.testing.assert_close(found.plain, wanted.plain, rtol=1e-5, atol=1e-5)
+
+
+def test_without_consistency_two_passes_have_the_mean_of_their_losses() -> None:
+    logits, words = torch.randn(4, 3, 5), torch.randint(0, 5, (2, 3))
+    found = consistent_word_loss(logits, words, None, 0.1, consistency=0.0)
+    each = [word_loss(half, words, smoothing=0.1) for half in logits.chunk(2)]
+    torch.testing.assert_close(found.total, (each[0].total + each[1].total) / 2)
+    torch.testing.assert_close(found.plain, (each[0].plain + each[1].plain) / 2)
+
+
+def test_what_two_passes_differ_by_is_pytorchs_divergence_both_ways() -> None:
+    logits, words = torch.randn(4, 3, 5), torch.randint(0, 5, (2, 3))
+    with_term, without = (consistent_word_loss(logits, words, None, 0.1, alpha).total for alpha in (3.0, 0.0))
+    one, other = logits.log_softmax(dim=-1).chunk(2)
+    both_ways = sum(functional.kl_div(p, q, reduction="sum", log_target=True) for p, q in ((one, other), (other, one)))
+    torch.testing.assert_close(with_term - without, 3.0 / 4 * both_ways)  # half of Liang et al. 2021, eq. 2 to 4
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(3, 5), (100, 1000)])  # few scores, and more than a cache holds
+def test_the_gradient_of_two_passes_is_that_of_pytorchs_losses(tokens: int, size: int) -> None:
+    torch.manual_seed(0)
+    logits, words = torch.randn(6, tokens, size, requires_grad=True), torch.randint(0, size, (3, tokens))
+    one, other = logits.log_softmax(dim=-1).chunk(2)
+    entropies = sum(functional.cross_entropy(p.mT, words, label_smoothing=0.1, reduction="sum") for p in (one, other))
+    both_ways = sum(functional.kl_div(p, q, reduction="sum", log_target=True) for p, q in ((one, other), (other, one)))
+    (wanted,) = torch.autograd.grad(entropies / 2 + 3.0 / 4 * both_ways, logits)
+    (found,) = torch.autograd.grad(consistent_word_loss(logits, words, None, 0.1, 3.0).total, logits)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_padding_of_two_passes_counts_for_nothing_whatever_it_holds() -> None:
+    logits, words = torch.randn(4, 4, 5), torch.randint(0, 5, (2, 4))
+    alone = [
+        consistent_word_loss(logits[row::2, :length], words[row : row + 1, :length], None, 0.1, 2.0)
+        for row, length in ((0, 3), (1, 1))
+    ]
+    logits[::2, 3], logits[1::2, 1:] = 1e30, float("nan")
+    padded = consistent_word_loss(logits, words, torch.tensor([3, 1]), 0.1, 2.0)
+    torch.testing.assert_close(padded.total, alone[0].total + alone[1].total)
+
+
+def test_no_gradient_comes_from_the_padding_of_two_passes() -> None:
+    logits = torch.randn(4, 3, 5, requires_grad=True)
+    loss = consistent_word_loss(logits, torch.zeros(2, 3, dtype=torch.long), torch.tensor([2, 0]), 0.1, 2.0)
+    (gradient,) = torch.autograd.grad(loss.total, logits)
+    assert gradient[::2, :2].abs().min() > 0
+    assert not gradient[::2, 2].any()
+    assert not gradient[1::2].any()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_the_gradient_of_two_passes_is_finite_however_certain_they_are(size: float) -> None:
+    torch.manual_seed(0)
+    logits = (size * torch.randn(4, 3, 5)).requires_grad_()
+    loss = consistent_word_loss(logits, torch.randint(0, 5, (2, 3)), None, 0.1, 5.0)
+    (gradient,) = torch.autograd.grad(loss.total, logits)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(("lengths", "count"), [(None, 8), ([3, 1], 4), ([0, 0], 0)])
+def test_two_passes_count_their_words_once(lengths: list[int] | None, count: int) -> None:
+    given_lengths = None if lengths is None else torch.tensor(lengths)
+    words = torch.zeros(2, 4, dtype=torch.long)
+    assert consistent_word_loss(torch.randn(4, 4, 5), words, given_lengths, 0.1, 1.0).count == count

@@ -78,7 +78,7 @@ class Checkpoints:
                 "sha256": {path.name: file_sha256(path) for path in sorted(beside.glob("*.safetensors"))},
             }
             (beside / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        self._let_go()
+        self._let_go(checkpoint.step)
         return place
 
     def read(self, step: int) -> Checkpoint:
@@ -106,11 +106,9 @@ class Checkpoints:
         total: dict[str, Tensor] = {}
         types: dict[str, torch.dtype] = {}
         used = 0
-        for step in reversed(self.steps()):
+        for step in reversed(self.regular()):
             if used == count:
                 break
-            if self._marked(step, "passing"):
-                continue
             try:
                 weights = self.read(step).model
             except UserError as error:
@@ -141,12 +139,15 @@ class Checkpoints:
             raise UserError(f"{path} was written by a newer regard (format {number}; this version reads {FORMAT}).")
         return dict(state)
 
-    def _let_go(self) -> None:
-        """Keep the newest, and of the older ones the latest that was best."""
+    def regular(self) -> list[int]:
+        """The steps of those that are not passing, oldest first."""
+        return [step for step in self.steps() if not self._marked(step, "passing")]
+
+    def _let_go(self, written: int) -> None:
+        """Keep the one just written, the newest, and of the older ones the latest that was best."""
         steps = self.steps()
         best = [step for step in steps if self._marked(step, "best")]
-        regular = [step for step in steps if not self._marked(step, "passing")]
-        kept = {*steps[-1:], *best[-1:], *regular[-self.keep :]}
+        kept = {written, *best[-1:], *self.regular()[-self.keep :]}
         for step in steps:
             if step not in kept:
                 shutil.rmtree(self._place(step), ignore_errors=True)

@@ -110,8 +110,9 @@ class Loop(Generic[AnyBatch]):
         self.progress = Progress()
         self.moving: dict[str, Tensor] = {}
         if config.moving:
-            self.moving = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            self.moving = {name: tensor.detach().clone() for name, tensor in self._weights().items()}
         self._gradients = self._gradient_maker()
+        self._log = _Log(0)
         self._began = 0.0
 
     def run(self, *, resume: bool = False) -> Outcome:
@@ -138,35 +139,36 @@ class Loop(Generic[AnyBatch]):
         """All steps; whether they ended before their time."""
         config = self.config
         self._began = time.perf_counter() - self.progress.seconds
+        self._log.start()
         batches = self.task.batches.epochs()
-        log = _Log(self.progress)
         self.model.train()
         with _asked_to_stop() as asked:
             while self.progress.step < config.steps and not self._out_of_patience():
-                log.add(self._step(batches))
+                self._log.add(self._step(batches))
                 step = self.progress.step
                 last = step == config.steps
                 if step % config.log_every == 0 or last:
-                    self._write_down(log, metrics)
-                    log = _Log(self.progress)
+                    self._write_down(metrics)
                 begin = time.perf_counter()
                 better = (step % config.validate_every == 0 or last) and self._validate(metrics)
-                regular = step % config.save_every == 0 or last
-                if regular or (better and config.final == "best") or self._out_of_patience() or asked():
-                    self._save(best=better, passing=not regular)
-                log.leave_out(time.perf_counter() - begin)
-                if asked() and not last:
+                stop = asked() and not last
+                regular = step % config.save_every == 0 or last or self._out_of_patience()
+                if regular or stop or (better and config.final == "best"):
+                    self._save(best=better and (regular or config.final == "best"), passing=not regular)
+                self._log.leave_out(time.perf_counter() - begin)
+                if stop:
                     raise StoppedError(step)
         return self.progress.step < config.steps
 
-    def _write_down(self, log: "_Log", metrics: Metrics) -> None:
+    def _write_down(self, metrics: Metrics) -> None:
         self._tick()
         step = self.progress.step
-        values = log.values(self.progress) | {"rate": self.config.schedule.at(step)}
+        values = self._log.values(self.progress) | {"rate": self.config.schedule.at(step)}
         if not math.isfinite(values["loss"]):
             raise self._ran_away()
         metrics.write(step, values)
         self.listener.stepped(step, values)
+        self._log = _Log(self.progress.words)
 
     def _step(self, batches: Iterator[AnyBatch]) -> Loss:
         """One move of the weights."""
@@ -234,14 +236,26 @@ class Loop(Generic[AnyBatch]):
         """The moving average follows faster at first, so that it forgets where the weights began."""
         stays = min(self.config.moving, (1 + step) / (10 + step))
         ours = list(self.moving.values())
-        theirs = [tensor.detach() for tensor in self.model.state_dict().values()]
+        theirs = [tensor.detach() for tensor in self._weights().values()]
         torch._foreach_lerp_(ours, theirs, 1 - stays)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """All of the model's state that is numbers with fractions, in a fixed order."""
+        return {name: tensor for name, tensor in self.model.state_dict().items() if tensor.is_floating_point()}
 
     def _validate(self, metrics: Metrics) -> bool:
         """Loss and score on the validation set; whether they are the best so far."""
-        with self._final_kind_of_weights():
-            values = self._validation_loss()
-            measured = self.task.measure()
+        try:
+            with self._final_kind_of_weights():
+                values = self._validation_loss()
+                measured = self.task.measure()
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            raise UserError(
+                f"Out of memory in the validation at step {self.progress.step:,}. Shorten the longest lines of the "
+                "validation set, or make the model smaller; training goes on with --resume."
+            ) from None
         if not values and measured is None:
             return False
         if measured is not None:
@@ -263,8 +277,9 @@ class Loop(Generic[AnyBatch]):
         return {} if total is None else {"loss": float(total.plain) / max(float(total.count), 1.0)}
 
     def _judge(self, values: Mapping[str, float], measured: Measured | None) -> bool:
-        score = measured.score if self.config.watch == "score" and measured is not None else -values["loss"]
-        if self.progress.best is None or score > self.progress.best:
+        by_score = measured is not None and (self.config.watch == "score" or "loss" not in values)
+        score = measured.score if by_score and measured is not None else -values["loss"]
+        if math.isfinite(score) and (self.progress.best is None or score > self.progress.best):
             self.progress = replace(self.progress, best=score, best_step=self.progress.step, stale=0)
             return True
         self.progress = replace(self.progress, stale=self.progress.stale + 1)
@@ -279,7 +294,7 @@ class Loop(Generic[AnyBatch]):
         kept = None
         if self.config.final == "moving":
             kept = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-            self.model.load_state_dict(self.moving)
+            self.model.load_state_dict(kept | self.moving)
         try:
             self.model.eval()
             yield
@@ -299,7 +314,7 @@ class Loop(Generic[AnyBatch]):
         if not bool(torch.stack([weight.isfinite().all() for weight in self.model.parameters()]).all()):
             raise self._ran_away()
         self._tick()
-        facts = {"progress": asdict(self.progress), "data": self.task.batches.state()}
+        facts = {"progress": asdict(self.progress), "data": self.task.batches.state(), "log": self._log.plain()}
         moment = Checkpoint(
             self.progress.step,
             self.model.state_dict(),
@@ -319,8 +334,9 @@ class Loop(Generic[AnyBatch]):
         self.model.load_state_dict(moment.model)
         self.optimiser.recall(moment.optimiser)
         self.task.batches.restore(moment.facts["data"])
+        self._log = _Log.read(moment.facts["log"], self.device)
         if self.moving:
-            self.moving = {name: tensor.to(self.device) for name, tensor in moment.average.items()}
+            self.moving = {name: moment.average[name].to(self.device) for name in self.moving}
         restore_random_state(moment.random)
         self.listener.say(f"Going on from step {self.progress.step:,}.")
 
@@ -329,11 +345,11 @@ class Loop(Generic[AnyBatch]):
         weights = "the last weights"
         match self.config.final:
             case "mean":
-                count = min(self.config.average, len(self.checkpoints.steps()))
+                count = min(self.config.average, len(self.checkpoints.regular()))
                 self.model.load_state_dict(self.checkpoints.mean(count))
                 weights = f"the mean of the last {count} checkpoints"
             case "moving":
-                self.model.load_state_dict(self.moving)
+                self.model.load_state_dict(self.model.state_dict() | self.moving)
                 weights = f"the moving average ({self.config.moving})"
             case "best" if self.progress.best_step:
                 self.model.load_state_dict(self.checkpoints.read(self.progress.best_step).model)
@@ -346,31 +362,58 @@ class Loop(Generic[AnyBatch]):
 
 
 class _Log:
-    """Sums since the last line, kept on the device: asking for them would make it wait."""
+    """Sums since the last line, kept on the device: asking for them would make it wait.
 
-    def __init__(self, progress: Progress) -> None:
-        self._loss: Loss | None = None
-        self._words, self._began = progress.words, time.perf_counter()
+    They go into checkpoints, so that a resumed run writes the lines of one never stopped.
+    """
+
+    def __init__(self, words: int, loss: Loss | None = None) -> None:
+        self._words, self._loss = words, loss
+        self.start()
+
+    def start(self) -> None:
+        """Time begins to count."""
+        self._began = time.perf_counter()
+
+    def add(self, loss: Loss) -> None:
+        self._loss = loss if self._loss is None else self._loss + loss
 
     def leave_out(self, seconds: float) -> None:
         """Time that did not go into steps."""
         self._began += seconds
 
-    def add(self, loss: Loss) -> None:
-        self._loss = loss if self._loss is None else self._loss + loss
-
     def values(self, progress: Progress) -> dict[str, float]:
-        assert self._loss is not None
-        total, plain, count = (float(each) for each in (self._loss.total, self._loss.plain, self._loss.count))
-        count = max(count, 1.0)
+        total, plain, count = self._sums()
         seconds = max(time.perf_counter() - self._began, 1e-9)
         return {
-            "loss": total / count,
-            "plain_loss": plain / count,
+            "loss": total / max(count, 1.0),
+            "plain_loss": plain / max(count, 1.0),
             "words_per_second": (progress.words - self._words) / seconds,
             "words": progress.words,
             "seconds": progress.seconds,
         }
+
+    def plain(self) -> dict[str, Any]:
+        """As it can be written; `read` takes it back."""
+        return {"words": self._words, "sums": None if self._loss is None else self._sums()}
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], device: torch.device) -> "_Log":
+        if values["sums"] is None:
+            return cls(values["words"])
+        total, plain, count = values["sums"]
+        return cls(
+            values["words"],
+            Loss(
+                torch.tensor(float(total), device=device),
+                torch.tensor(float(plain), device=device),
+                torch.tensor(int(count), device=device),
+            ),
+        )
+
+    def _sums(self) -> tuple[float, float, float]:
+        assert self._loss is not None
+        return float(self._loss.total), float(self._loss.plain), float(self._loss.count)
 
 
 def _out_of_memory(error: BaseException) -> bool:

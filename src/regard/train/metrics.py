@@ -13,7 +13,7 @@ class Metrics:
 
     def __init__(self, folder: Path, *, after: int = 0, tensorboard: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
-        write_text(self.path, "".join(line for line in self._lines() if _step(line) <= after))
+        write_text(self.path, "".join(f"{line}\n" for line in self._lines() if _step(line) <= after))
         self._board = _board(folder / "tensorboard", after) if tensorboard else None
 
     def write(self, step: int, values: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Metrics:
 
     def _lines(self) -> list[str]:
         try:
-            return self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            return self.path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
@@ -60,4 +60,7 @@ def _board(folder: Path, after: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+    try:
+        return SummaryWriter(str(folder), purge_step=after + 1)
+    except OSError as error:
+        raise UserError(f"{folder} could not be written ({error.strerror}).") from None
