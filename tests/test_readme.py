@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import pytest
 import typer
 
 from regard.cli import app
+from regard.task import Recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,6 +53,16 @@ def test_every_command_in_the_pages_is_understood(page: str, line: str) -> None:
         assert found is not None
         command = found
         context = command.make_context(command.name, list(words), parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_recipe_in_the_pages_can_be_read(page: Path) -> None:
+    for text in blocks(page, "toml"):
+        Recipe.read(tomllib.loads(text), page.name)
+
+
+def test_there_is_a_recipe_to_check() -> None:
+    assert blocks(ROOT / "docs" / "training.md", "toml")
 
 
 def make_targets() -> set[str]:

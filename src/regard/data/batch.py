@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.shapes import Integers, Shape, plan_shapes
@@ -152,15 +153,18 @@ class TokenBatches:
         paddings = [padding] * len(items.sides) if isinstance(padding, int) else list(padding)
         if len(paddings) != len(items.sides):
             raise UserError(f"{len(paddings)} padding ids were given for {len(items.sides)} sides.")
-        lengths = np.stack([items.lengths(side) for side in items.sides], axis=1)  # (items, sides)
+        lengths = _all_lengths(items)  # (items, sides)
+        count = len(lengths)
         kept = np.flatnonzero((lengths <= limit).all(axis=1))
         if not len(kept):
-            raise UserError(f"There is nothing to batch: of {len(lengths):,} items none has at most {limit:,} tokens.")
+            raise UserError(f"There is nothing to batch: of {count:,} items none has at most {limit:,} tokens.")
+        lengths = lengths if len(kept) == count else lengths[kept]
+        total = int(lengths.sum(dtype=np.int64))
         self.seed = seed
         self.rank, self.ranks = 0, 1
         self._source = items
         self._paddings = paddings
-        self.shapes, self._buckets = plan_shapes(kept, _round_up(lengths[kept], multiple), tokens, shapes)
+        self.shapes, self._buckets = plan_shapes(kept, _round_up(lengths, multiple), tokens, shapes)
         # Each batch as (bucket, first, last) in the list of its bucket's items.
         self._batches = [
             (bucket, first, min(first + shape.rows, len(self._buckets[bucket])))
@@ -169,11 +173,11 @@ class TokenBatches:
         ]
         self.report = Report(
             items=len(kept),
-            left_out=len(lengths) - len(kept),
+            left_out=count - len(kept),
             limit=limit,
             batches=len(self._batches),
             shapes=len(self.shapes),
-            tokens=int(lengths[kept].sum()),
+            tokens=total,
             alone=sum(len(bucket) <= shape.rows for bucket, shape in zip(self._buckets, self.shapes, strict=True)),
             cells=sum(self.shapes[bucket].rows * sum(self.shapes[bucket].lengths) for bucket, _, _ in self._batches),
         )
@@ -276,9 +280,19 @@ class TokenBatches:
         return self._drawn[1:]
 
 
-def _round_up(lengths: Integers, multiple: int) -> Integers:
-    """At least one cell, so that an item without tokens has a place as well."""
-    return np.asarray(np.maximum(-(-lengths // multiple), 1) * multiple)
+def _all_lengths(items: Items) -> NDArray[np.int32]:
+    """The lengths of all items in as little room as they need; none is as long as two thousand million tokens."""
+    count = len(items.lengths(items.sides[0]))
+    lengths = np.empty((count, len(items.sides)), dtype=np.int32)  # (items, sides)
+    for number, side in enumerate(items.sides):
+        lengths[:, number] = np.minimum(items.lengths(side), np.iinfo(np.int32).max)
+    return lengths
+
+
+def _round_up(lengths: NDArray[np.int32], multiple: int) -> NDArray[np.int32]:
+    """At least one cell, so that an item without tokens has a place as well. In place: there may be very many."""
+    lengths += (multiple - 1) - (lengths - 1) % multiple if multiple > 1 else 0
+    return np.maximum(lengths, multiple, out=lengths)
 
 
 def _fingerprint(seed: int, shapes: Sequence[Shape], buckets: Sequence[Integers]) -> str:

@@ -7,12 +7,16 @@ them evenly (41 items at 20 rows at most become 14 + 14 + 13), so that a bucket 
 nearly empty batch. All of it in whole numbers, so the same everywhere.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -24,22 +28,22 @@ class Shape:
 
 
 def plan_shapes(
-    kept: Integers, lengths: Integers, tokens: int, shapes: int
+    kept: Integers, lengths: NDArray[Any], tokens: int, shapes: int
 ) -> tuple[tuple[Shape, ...], list[Integers]]:
     """Part items into buckets: a shape for each, and its items.  kept: # (items,); lengths: # (items, sides)"""
     # What follows looks at each different tuple of lengths once.
-    extents = lengths.max(axis=0) + 1
-    codes, where, counts = np.unique(
-        np.ravel_multi_index(tuple(lengths.T), tuple(extents)), return_inverse=True, return_counts=True
-    )
-    points = np.stack(np.unravel_index(codes, tuple(extents)), axis=1)  # (points, sides)
+    extents = tuple(int(length) + 1 for length in lengths.max(axis=0))
+    codes, counts = _count(lengths, extents)
+    points = np.stack(np.unravel_index(codes, extents), axis=1)  # (points, sides)
     corners = _settle(_split(points, counts, tokens, shapes), points, counts, tokens)
     corners = corners[np.lexsort((*corners.T, corners.sum(axis=1)))]
     # An item goes to the cheapest shape it fits in; the dearest are dealt out first and then overruled.
     home = np.zeros(len(points), dtype=np.int64)
     for number in range(len(corners))[::-1]:
         home[(points <= corners[number]).all(axis=1)] = number
-    members = home[where]
+    members = np.empty(len(lengths), dtype=np.int32)
+    for part in _parts(lengths):
+        members[part] = home[np.searchsorted(codes, _codes(lengths[part], extents))]
     result, buckets = [], []
     for number in np.unique(members):
         bucket = kept[members == number]
@@ -49,6 +53,26 @@ def plan_shapes(
         result.append(Shape(rows, tuple(int(length) for length in corner)))
         buckets.append(bucket)
     return tuple(result), buckets
+
+
+def _parts(lengths: NDArray[Any]) -> Iterator[slice]:
+    """All items, some at a time: what is made of each on the way would otherwise take ten times their own room."""
+    return (slice(first, first + _CHUNK) for first in range(0, len(lengths), _CHUNK))
+
+
+def _codes(lengths: NDArray[Any], extents: tuple[int, ...]) -> Integers:
+    """One number for each tuple of lengths."""
+    return np.asarray(np.ravel_multi_index(tuple(lengths.T.astype(np.int64)), extents), dtype=np.int64)
+
+
+def _count(lengths: NDArray[Any], extents: tuple[int, ...]) -> tuple[Integers, Integers]:
+    """The different codes there are, in order, and how many items have each."""
+    codes, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    for part in _parts(lengths):
+        found, times = np.unique(_codes(lengths[part], extents), return_counts=True)
+        codes, where = np.unique(np.concatenate((codes, found)), return_inverse=True)
+        counts = np.bincount(where, weights=np.concatenate((counts, times))).astype(np.int64)
+    return codes, counts
 
 
 def _split(points: Integers, counts: Integers, tokens: int, shapes: int) -> Integers:
