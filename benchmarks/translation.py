@@ -116,7 +116,7 @@ def train_ours(recipe: Recipe, name: str, device: str) -> dict[str, Any]:
     """A run by the recipe, from files to scores."""
     with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
         begin = time.perf_counter()
-        trained = train(recipe, Path(folder) / "run", name=name, device=device, listener=display)
+        trained = train(recipe, Path(folder) / "run", device=device, listener=display)
         seconds = time.perf_counter() - begin
         facts = json.loads((trained.folder / "run.json").read_text(encoding="utf-8"))["origin"]
     return {

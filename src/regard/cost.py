@@ -97,7 +97,9 @@ def this_hardware(device: torch.device) -> Hardware:
     elif device.type == "cpu" and hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     side = 1024 if device.type == "cpu" else 4096
-    full, half = (torch.randn(side, side, device=device, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    dice = torch.Generator(device).manual_seed(0)  # its own: a run's random numbers must not depend on this
+    full = torch.randn(side, side, device=device, generator=dice)
+    half = full.bfloat16()
     long, copy = full.repeat(32, 1), full.repeat(32, 1)  # too long for caches
     return Hardware(
         name,

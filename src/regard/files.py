@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -55,7 +55,8 @@ def new_file(place: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"{place} could not be written ({error.strerror or error}); nothing was changed.") from None
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written cannot be tidied either
+            beside.unlink(missing_ok=True)
 
 
 def write_text(place: Path, text: str) -> None:

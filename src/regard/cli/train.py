@@ -1,6 +1,7 @@
 """`regard train`, `regard recipes` and `regard cost`."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,11 +38,9 @@ def train(
     place = chosen_device(device, threads)
     with TrainingDisplay(chosen.train.steps) as display:
         try:
-            trained = train_recipe(
-                chosen, folder, name=recipe_name(recipe), resume=resume, device=place, listener=display
-            )
+            trained = train_recipe(chosen, folder, resume=resume, device=place, listener=display)
         except StoppedError as stopped:
-            display.say(f"{str(stopped).capitalize()}. Go on with: regard train {folder} --resume")
+            display.say(f"{str(stopped).capitalize()}. Go on with: regard train {shlex.quote(str(folder))} --resume")
             raise typer.Exit(130) from None
     print(trained.folder)
 

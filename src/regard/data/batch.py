@@ -27,7 +27,7 @@ from regard.errors import UserError
 
 
 class Items(Protocol):
-    """What batches are made of; a `TokenStore` is one."""
+    """What batches are made of; a `TokenStore` is one. Items that have a `key` are known by it when resumed."""
 
     @property
     def sides(self) -> tuple[str, ...]: ...
@@ -181,7 +181,7 @@ class TokenBatches:
             alone=sum(len(bucket) <= shape.rows for bucket, shape in zip(self._buckets, self.shapes, strict=True)),
             cells=sum(self.shapes[bucket].rows * sum(self.shapes[bucket].lengths) for bucket, _, _ in self._batches),
         )
-        self._identity = _fingerprint(seed, self.shapes, self._buckets)
+        self._identity = _fingerprint(f"{seed} {getattr(items, 'key', '')}", self.shapes, self._buckets)
         self._epoch = 0
         self._position = 0
         self._drawn: tuple[int, Sequence[Integers], Integers] | None = None
@@ -295,9 +295,9 @@ def _round_up(lengths: NDArray[np.int32], multiple: int) -> NDArray[np.int32]:
     return np.maximum(lengths, multiple, out=lengths)
 
 
-def _fingerprint(seed: int, shapes: Sequence[Shape], buckets: Sequence[Integers]) -> str:
-    """Different wherever the order of batches would be."""
-    digest = hashlib.sha256(repr((seed, shapes)).encode())
+def _fingerprint(key: str, shapes: Sequence[Shape], buckets: Sequence[Integers]) -> str:
+    """Different wherever the batches or their order would be."""
+    digest = hashlib.sha256(repr((key, shapes)).encode())
     for bucket in buckets:
         digest.update(bucket.astype("<i8").tobytes())
     return digest.hexdigest()[:16]

@@ -9,6 +9,7 @@ most 0 and a penalty that never falls, an alive hypothesis can at best keep its 
 penalty it can still reach.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -19,6 +20,8 @@ from regard.decode.penalty import LengthPenalty, PaperPenalty
 from regard.errors import UserError
 
 State = TypeVar("State")
+Limit = int | Sequence[int]
+"""The most tokens an output may have, its end included: for all rows, or for each."""
 
 
 class Stepper(Protocol[State]):
@@ -45,24 +48,26 @@ class Hypothesis:
 
 
 @torch.no_grad()
-def greedy_search(stepper: Stepper[State], state: State, start: Tensor, *, end: int, limit: int) -> list[Hypothesis]:
+def greedy_search(stepper: Stepper[State], state: State, start: Tensor, *, end: int, limit: Limit) -> list[Hypothesis]:
     """The likeliest token at every step, up to `limit` tokens, the end included.  start: # (rows,)"""
-    _check(start, limit, beams=1)
+    limits = _limits(start, limit, beams=1)
     token = start[:, None]
     done = torch.zeros_like(start, dtype=torch.bool)
+    last = torch.tensor(limits, device=start.device)
     sums = torch.zeros(start.shape[0], dtype=torch.float64, device=start.device)
     written = []
-    for _ in range(limit):
+    for length in range(1, max(limits) + 1):
         logits, state = stepper.step(token, state)
         gains, best = logits[:, -1].double().log_softmax(dim=-1).max(dim=-1)  # (rows,)
         sums = torch.where(done, sums, sums + gains)
         written.append(torch.where(done, end, best))
-        done = done | (best == end)
+        done = done | (best == end) | (length >= last)
         token = written[-1][:, None]
         if bool(done.all()):
             break
     rows = torch.stack(written, dim=1).tolist()
-    return [_greedy_hypothesis(row, total, end) for row, total in zip(rows, sums.tolist(), strict=True)]
+    found = zip(rows, sums.tolist(), limits, strict=True)
+    return [_greedy_hypothesis(row[:longest], total, end) for row, total, longest in found]
 
 
 def _greedy_hypothesis(row: list[int], total: float, end: int) -> Hypothesis:
@@ -78,7 +83,7 @@ def beam_search(
     start: Tensor,
     *,
     end: int,
-    limit: int,
+    limit: Limit,
     beams: int = 4,
     penalty: LengthPenalty | None = None,
 ) -> list[list[Hypothesis]]:
@@ -86,10 +91,10 @@ def beam_search(
 
     A hypothesis that reaches the limit is cut there and ranked with the others.  start: # (rows,)
     """
-    _check(start, limit, beams)
-    search = _Beams(start.shape[0], end, limit, beams, penalty or PaperPenalty())
+    limits = _limits(start, limit, beams)
+    search = _Beams(limits, end, beams, penalty or PaperPenalty())
     token = start[:, None]
-    for length in range(1, limit + 1):
+    for length in range(1, max(limits) + 1):
         logits, state = stepper.step(token, state)
         gains = logits[:, -1].double().log_softmax(dim=-1)  # (rows · width, vocabulary), width 1 at first
         parents, tokens = search.extend(gains, length)
@@ -103,8 +108,9 @@ def beam_search(
 class _Beams:
     """The alive hypotheses of every row, and those that have ended."""
 
-    def __init__(self, rows: int, end: int, limit: int, beams: int, penalty: LengthPenalty) -> None:
-        self.rows, self.end, self.limit, self.beams, self.penalty = rows, end, limit, beams, penalty
+    def __init__(self, limits: list[int], end: int, beams: int, penalty: LengthPenalty) -> None:
+        rows = len(limits)
+        self.rows, self.limits, self.end, self.beams, self.penalty = rows, limits, end, beams, penalty
         self.sums = torch.zeros(rows, 1, dtype=torch.float64)  # (rows, width)
         self.written: list[list[tuple[int, ...]]] = [[()] for _ in range(rows)]
         self.finished: list[list[Hypothesis]] = [[] for _ in range(rows)]
@@ -144,21 +150,21 @@ class _Beams:
         return parents.flatten().to(gains.device), tokens.flatten().to(gains.device)
 
     def settled(self, length: int) -> bool:
-        """Whether no row can get a better result; at the limit what is alive is cut and counted."""
-        if length == self.limit:
-            for row in range(self.rows):
+        """Whether no row can get a better result; at a row's limit what is alive in it is cut and counted."""
+        for row in range(self.rows):
+            if length == self.limits[row]:
                 for prefix, total in zip(self.written[row], self.sums[row].tolist(), strict=True):
                     if total > float("-inf"):
                         self._finish(row, prefix, total, length, ended=False)
-            return True
-        largest = max(self.penalty.at(self.limit), self.penalty.at(length + 1))
-        return all(self._row_settled(row, largest) for row in range(self.rows))
+                self.sums[row] = float("-inf")
+        return all(self._row_settled(row, length) for row in range(self.rows))
 
-    def _row_settled(self, row: int, largest: float) -> bool:
+    def _row_settled(self, row: int, length: int) -> bool:
         finished = self.finished[row]
         best_alive = float(self.sums[row].max())
         if best_alive == float("-inf"):
             return True
+        largest = max(self.penalty.at(self.limits[row]), self.penalty.at(length + 1))
         return len(finished) == self.beams and finished[-1].score >= best_alive / largest
 
     def _finish(self, row: int, tokens: tuple[int, ...], total: float, length: int, *, ended: bool) -> None:
@@ -170,12 +176,17 @@ class _Beams:
         return self.finished
 
 
-def _check(start: Tensor, limit: int, beams: int) -> None:
+def _limits(start: Tensor, limit: Limit, beams: int) -> list[int]:
+    """The limit of each row."""
     if start.dim() != 1:
         raise UserError(
             f"A search starts from one token a row: expected the shape (rows,), found {tuple(start.shape)}."
         )
-    if limit < 1:
-        raise UserError(f"The limit is {limit} tokens; an output has at least one, its end.")
+    limits = [limit] * len(start) if isinstance(limit, int) else list(limit)
+    if len(limits) != len(start):
+        raise UserError(f"There are {len(limits)} limits for {len(start)} rows; give one for each.")
+    if min(limits, default=1) < 1:
+        raise UserError(f"The limit is {min(limits)} tokens; an output has at least one, its end.")
     if beams < 1:
         raise UserError(f"A search needs at least one beam; found {beams}.")
+    return limits

@@ -10,6 +10,7 @@ what is written; every version reads all the formats before it.
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -173,7 +174,9 @@ def read_facts(place: Path) -> dict[str, Any]:
         hint = f" Models that ship with regard: {', '.join(ships)}." if ships else ""
         raise UserError(f"{place}: there is no such folder.{hint}")
     if not path.is_file() and (place / "recipe.toml").is_file():
-        raise UserError(f"{place}: this run has not finished; go on with it by `regard train {place} --resume`.")
+        raise UserError(
+            f"{place}: this run has not finished; go on with it by `regard train {shlex.quote(str(place))} --resume`."
+        )
     if not path.is_file():
         raise UserError(
             f"{place} is not a run folder: it has no run.json. To use a Hugging Face model, import it first."

@@ -48,17 +48,20 @@ def prepare(recipe: Recipe, folder: Path, say: Say, tokenizers: tuple[TextTokeni
     valid_pairs = _valid_pairs(recipe)
     if recipe.data.valid is not None:
         fingerprints["valid"] = Corpus("valid", (recipe.data.valid,)).fingerprint()
-    fingerprints |= {name: Corpus(name, (part,)).fingerprint() for name, part in recipe.data.test.items()}
-    source = _Training(recipe, corpus, valid_pairs, say)
-    if valid_pairs is None:
-        valid_pairs = source.hold_out()
+    for name, part in recipe.data.test.items():
+        test = Corpus(name, (part,))
+        fingerprints[name] = test.fingerprint()
+        for _ in test.read():  # what is wrong with it is better known now than when training is over
+            pass
+    source = _Training(recipe, corpus, say)
+    watched = source.hold_out() if valid_pairs is None else valid_pairs
     made = tokenizers or _tokenizers(recipe, source, folder, say)
     key = json.dumps(
         [
             fingerprints["train"],
             recipe.data.filter.plain(),
             [made[0].fingerprint, made[1].fingerprint],
-            _digest(valid_pairs) if recipe.data.valid is None else "",
+            _digest(watched) if recipe.data.valid is None else "",
             recipe.train.seed if any(part.weight != 1 for part in recipe.data.train) else 0,
         ]
     )
@@ -66,10 +69,11 @@ def prepare(recipe: Recipe, folder: Path, say: Say, tokenizers: tuple[TextTokeni
     sizes = {"source": made[0].vocabulary, "target": made[1].vocabulary}
     train = cached(place, key, lambda: _items(source.pairs(), made), tuple(sizes), sizes, say)
     valid = None
-    if valid_pairs:
-        valid_key = json.dumps(["valid", _digest(valid_pairs), made[0].fingerprint, made[1].fingerprint])
-        valid = cached(place, valid_key, lambda: _items(valid_pairs, made), tuple(sizes), sizes, say)
-    return Prepared(*made, train, valid, valid_pairs, fingerprints)
+    if watched:
+        valid_key = json.dumps(["valid", _digest(watched), made[0].fingerprint, made[1].fingerprint])
+        valid = cached(place, valid_key, lambda: _items(watched, made), tuple(sizes), sizes, say)
+    short = [] if valid is None else _without_longest(watched, valid, recipe.data.longest, say)
+    return Prepared(*made, train, valid, short, fingerprints)
 
 
 def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer] | None:
@@ -84,7 +88,7 @@ def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer] | None:
 class _Training:
     """The pairs to learn from: filtered, without those that are held out."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, valid: list[Pair] | None, say: Say) -> None:
+    def __init__(self, recipe: Recipe, corpus: Corpus, say: Say) -> None:
         self.recipe, self.corpus, self.say = recipe, corpus, say
         self._held: set[str] = set()
         self._reported = False
@@ -103,11 +107,19 @@ class _Training:
             elif (place := dice.randrange(total)) < wanted:
                 chosen[place] = pair
         chosen = sorted(chosen, key=lambda pair: hashlib.sha256(repr(pair).encode()).digest())[: total // 20]
-        self._held = {_known_by(side) for pair in chosen for side in pair}
+        held = {_known_by(side) for pair in chosen for side in pair}
+        left = sum(1 for pair in self.pairs() if held.isdisjoint(map(_known_by, pair))) if chosen else total
+        noun = "pair" if total == 1 else "pairs"
+        if 2 * left < total:
+            self.say(
+                f"No pair is held out: {total - left:,} of {total:,} {noun} share a sentence with those that would be."
+            )
+            return []
         if chosen:
-            self.say(f"{len(chosen):,} of {total:,} pairs are held out to watch the run (data.hold_out).")
+            self._held = held
+            self.say(f"{len(chosen):,} of {total:,} {noun} are held out to watch the run (data.hold_out).")
         elif wanted:
-            self.say(f"With only {total:,} pairs none is held out: nothing tells how well the model does on others.")
+            self.say(f"With only {total:,} {noun} none is held out: nothing tells how well the model does on others.")
         return chosen
 
     def pairs(self) -> Iterator[Pair]:
@@ -139,6 +151,15 @@ def _valid_pairs(recipe: Recipe) -> list[Pair] | None:
     return [
         pair for pair in Corpus("valid", (recipe.data.valid,)).read() if pair.source.strip() and pair.target.strip()
     ]
+
+
+def _without_longest(pairs: list[Pair], store: TokenStore, longest: int, say: Say) -> list[Pair]:
+    """Validation pairs no longer than those trained on: decoding what goes on for ever would take as long."""
+    lengths = zip(*(store.lengths(side).tolist() for side in store.sides), strict=True)
+    kept = [pair for pair, sides in zip(pairs, lengths, strict=True) if max(sides) <= longest]
+    if len(kept) < len(pairs):
+        say(f"{len(pairs) - len(kept):,} validation pairs of more than {longest:,} tokens (data.longest) are left out.")
+    return kept
 
 
 def _tokenizers(recipe: Recipe, training: _Training, folder: Path, say: Say) -> tuple[TextTokenizer, TextTokenizer]:

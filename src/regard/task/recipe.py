@@ -94,6 +94,8 @@ class ExpectConfig(Config):
 class Recipe(Config):
     """Everything a translation run depends on."""
 
+    name: str = ""
+    """What the recipe is called; its file's name if it does not say."""
     description: str
     task: Literal["translation"] = "translation"
     init_from: str | None = None
@@ -124,9 +126,9 @@ class Recipe(Config):
             if key in self.model:
                 raise ConfigError(f"model.{key}", "this follows from the tokenizer; leave this key out.")
         tokens = {"padding": 0, "start": 1, "end": 2}  # the ids that our tokenizers give
-        sizes: list[object] = [vocabulary, source_vocabulary, tokens]
+        sizes: list[Any] = [vocabulary, source_vocabulary, tokens]
         try:
-            return EncoderDecoderConfig.read(self.model | dict(zip(_FROM_TOKENIZER, sizes, strict=True)))
+            return EncoderDecoderConfig(**self.model, **dict(zip(_FROM_TOKENIZER, sizes, strict=True)))
         except ConfigError as error:
             raise ConfigError(f"model.{error.key}", error.problem) from None
 
@@ -151,6 +153,7 @@ def read_recipe(name: str | Path, changes: Sequence[str] = (), pairs: CorpusConf
     recipe expects no longer holds then, nor after a change of anything that matters.
     """
     values, where = _values(name)
+    values = {"name": recipe_name(name), **values}
     if pairs is not None:
         rest = {key: value for key, value in values.get("data", {}).items() if key not in ("train", "valid", "test")}
         values = {key: value for key, value in values.items() if key not in ("expect", "score")}
@@ -185,8 +188,8 @@ def changed(values: dict[str, Any], change: str) -> dict[str, Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    if path[0] == "data" and path[-1] in ("path", "source", "target") and isinstance(value, str):
-        value = value if _value_at(values, path[:-1]).get("set") else str(Path(value).absolute())
+    if path[0] in ("data", "init_from") and not _value_at(values, path[:-1]).get("set"):
+        value = _absolute(value, path[-1], Path.cwd())
     changed: dict[str, Any] = _put(values, path, value, change)
     return changed
 
@@ -233,7 +236,7 @@ def _values(name: str | Path) -> tuple[dict[str, Any], str]:
         hint = f"did you mean {' or '.join(near)}?" if near else "`regard recipes` lists them."
         raise UserError(f"There is no recipe named {str(name)!r}; {hint} A file of your own ends in .toml.")
     text = (resources.files("regard") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-    return _parse(text, f"recipe {name}"), f"recipe {name}"
+    return _from_here(_parse(text, f"recipe {name}"), Path.cwd()), f"recipe {name}"
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
@@ -249,20 +252,23 @@ def _shipped_names() -> list[str]:
 
 
 def _from_here(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths of data without a named set, made absolute from the recipe's folder."""
+    """The values of a recipe, with paths as seen from a folder."""
+    return {
+        key: _absolute(value, key, folder) if key in ("data", "init_from") else value for key, value in values.items()
+    }
 
-    def absolute(table: Any) -> Any:
-        if isinstance(table, list):
-            return [absolute(one) for one in table]
-        if not isinstance(table, dict) or "set" in table:
-            return table
-        return {
-            key: str((folder / value).absolute()) if key in ("path", "source", "target") and isinstance(value, str)
-            else absolute(value)
-            for key, value in table.items()
-        }  # fmt: skip
 
-    return {**values, "data": absolute(values["data"])} if "data" in values else values
+def _absolute(value: Any, key: str, folder: Path) -> Any:
+    """A path made absolute as seen from a folder, and so all paths in tables and lists that name no data set."""
+    if isinstance(value, list):
+        return [_absolute(one, key, folder) for one in value]
+    if isinstance(value, dict):
+        return value if "set" in value else {name: _absolute(one, name, folder) for name, one in value.items()}
+    names_path = key in ("path", "source", "target") or (key == "init_from" and "/" in str(value).rstrip("/"))
+    # What init_from names without a path may be a folder here, or else a model that ships.
+    if isinstance(value, str) and (names_path or (key == "init_from" and (folder / value).exists())):
+        return str((folder / value).absolute())
+    return value
 
 
 def _without_none(values: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from regard.data.corpus import Corpus, CorpusConfig
 from regard.data.text import read_lines
 from regard.errors import UserError
-from regard.run import find
+from regard.run import find, read_facts
 from regard.task.recipe import ScoreConfig, read_recipe
 from regard.task.translator import load_translator
 
@@ -26,7 +26,10 @@ class Test:
 
 def own_test_sets(model: str | Path, name: str | None = None) -> list[Test]:
     """The test sets of the recipe a model was trained by, or the one of that name."""
-    path = find(model) / "recipe.toml"
+    place = find(model)
+    path = place / "recipe.toml"
+    if not place.is_file():
+        read_facts(place)  # says so if there is no such model
     if not path.is_file():
         raise UserError(f"{model} names no test sets of its own; give --source and --reference, or --pairs.")
     recipe = read_recipe(path)
@@ -34,6 +37,8 @@ def own_test_sets(model: str | Path, name: str | None = None) -> list[Test]:
     if recipe.data.valid is not None:
         known.setdefault("valid", recipe.data.valid)
     wanted = list(recipe.data.test) if name is None else [name]
+    if not wanted:
+        raise UserError(f"{model} was trained without test sets; give --source and --reference, or --pairs.")
     for one in wanted:
         if one not in known:
             raise UserError(f"{model} has no test set {one!r}; it has {', '.join(known) or 'none'}.")

@@ -12,6 +12,7 @@ Nothing is done twice that is there already, and nothing that is there is lost.
 import contextlib
 import platform
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,6 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
-    name: str = "",
     resume: bool = False,
     device: torch.device | str = "cpu",
     listener: Listener | None = None,
@@ -59,16 +59,17 @@ def train(
     """Train a recipe in a folder: from its beginning, or where it was left if `resume` is given."""
     listener = listener or Silent()
     place = torch.device(device)
+    fresh = not (folder / "recipe.toml").exists()
     if _claim(recipe, folder, resume):
         listener.say(f"{folder}: this run is finished already.")
         return _finished(folder)
     try:
         prepared, model = _model_and_data(recipe, folder, listener)
+        task = TranslationTask(recipe, prepared, model)
     except UserError:
-        if not resume:
+        if fresh:
             _give_up(folder)
         raise
-    task = TranslationTask(recipe, prepared, model)
     listener.say(f"Training on {task.batches.report}")
     cost = _preflight(recipe, task, place, listener)
     loop = Loop(task, recipe.train, folder, device=place, listener=listener)
@@ -77,7 +78,7 @@ def train(
     if half:  # what is scored is what is stored
         model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
     scores = _score_tests(recipe, prepared, model, listener)
-    origin = _origin(recipe, name, prepared, outcome, cost, scores, place)
+    origin = _origin(recipe, prepared, outcome, cost, scores, place)
     write_text(folder / "README.md", model_card(recipe, origin))
     finish(model, folder, origin=origin, half=half)
     return Trained(folder, scores, outcome.progress.seconds)
@@ -86,11 +87,13 @@ def train(
 def _claim(recipe: Recipe, folder: Path, resume: bool) -> bool:
     """Make the folder this recipe's, or see that it is; whether its run is finished already."""
     path = folder / "recipe.toml"
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder by --out.")
     if folder.exists() and not resume and (path.exists() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already; go on with it by --resume, or choose another folder by --out.")
     if path.is_file():
         before = read_recipe(path)
-        difference = _difference(before.plain(), Recipe.read(recipe.plain()).plain())
+        difference = _difference(before.plain(), Recipe.read(tomllib.loads(write_recipe(recipe))).plain())
         if difference is not None:
             raise UserError(
                 f"{folder} was started with another recipe: {difference}. Go on without changes, or start a new run "
@@ -118,7 +121,7 @@ def _difference(before: Any, after: Any, key: str = "") -> str | None:
     """The first setting two recipes differ in, that has to do with how a run goes."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in {**before, **after}:
-            if not key and name in ("description", "expect", "model"):
+            if not key and name in ("name", "description", "expect"):
                 continue
             found = _difference(before.get(name), after.get(name), f"{key}.{name}" if key else name)
             if found is not None:
@@ -216,7 +219,6 @@ def _expected(recipe: Recipe, name: str) -> str:
 
 def _origin(
     recipe: Recipe,
-    name: str,
     prepared: Prepared,
     outcome: Outcome,
     cost: Cost,
@@ -228,7 +230,7 @@ def _origin(
 
     progress = outcome.progress
     return {
-        "recipe": name,
+        "recipe": recipe.name,
         "task": recipe.task,
         "seed": recipe.train.seed,
         "steps": progress.step,

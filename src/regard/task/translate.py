@@ -76,8 +76,8 @@ def search_rows(
     lengths = torch.tensor([len(row) + 1 for row in sources])
     longest = int(lengths.max())
     rows = [[*row, tokens.end, *[tokens.padding or 0] * (longest - len(row) - 1)] for row in sources]
-    limit = decode.limit(longest)
-    state = model.start(torch.tensor(rows, device=device), limit, lengths.to(device))
+    limit = [decode.limit(int(length)) for length in lengths]
+    state = model.start(torch.tensor(rows, device=device), max(limit), lengths.to(device))
     start = torch.full((len(rows),), tokens.start, device=device)
     if decode.beams == 1:
         return [[one] for one in greedy_search(model, state, start, end=tokens.end, limit=limit)]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from regard.data.batch import Batch, TokenBatches
 from regard.decode import DecodeConfig
+from regard.errors import UserError
 from regard.model import EncoderDecoder
 from regard.score import score_translations
 from regard.task.prepare import Prepared
@@ -24,9 +25,14 @@ class TranslationTask:
     def __init__(self, recipe: Recipe, prepared: Prepared, model: EncoderDecoder) -> None:
         self.recipe, self.prepared, self.model = recipe, prepared, model
         train = recipe.train
-        self.batches = TokenBatches(
-            prepared.train, train.tokens, seed=train.seed, shapes=train.shapes, limit=recipe.data.longest
-        )
+        try:
+            self.batches = TokenBatches(
+                prepared.train, train.tokens, seed=train.seed, shapes=train.shapes, limit=recipe.data.longest
+            )
+        except UserError as error:
+            raise UserError(
+                f"{error} Raise data.longest ({recipe.data.longest}) or train.tokens ({train.tokens})."
+            ) from None
 
     def loss(self, forward: Forward, batch: Batch) -> Loss:
         """Teacher forcing: every word is predicted from the right words before it."""
@@ -42,10 +48,10 @@ class TranslationTask:
         return word_loss(self._scores(forward, batch), batch.target, batch.target_lengths)
 
     def validation(self) -> Iterator[Batch]:
-        if self.prepared.valid is None:
+        if self.prepared.valid is None or not self.prepared.valid_pairs:
             return iter(())
-        longest = int(max(self.prepared.valid.lengths(side).max() for side in self.prepared.valid.sides))
-        return TokenBatches(self.prepared.valid, max(_VALIDATION_TOKENS, longest), shapes=16).epoch()
+        longest = self.recipe.data.longest
+        return TokenBatches(self.prepared.valid, max(_VALIDATION_TOKENS, longest), shapes=16, limit=longest).epoch()
 
     def measure(self) -> Measured | None:
         """BLEU and chrF of greedy translations: quick, and a good guess at what a beam would give."""

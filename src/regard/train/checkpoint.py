@@ -106,9 +106,11 @@ class Checkpoints:
         total: dict[str, Tensor] = {}
         types: dict[str, torch.dtype] = {}
         used = 0
-        for step in reversed(self.regular()):
+        for step in reversed(self.steps()):
             if used == count:
                 break
+            if self._mark(step, "passing"):
+                continue
             try:
                 weights = self.read(step).model
             except UserError as error:
@@ -140,23 +142,27 @@ class Checkpoints:
         return dict(state)
 
     def regular(self) -> list[int]:
-        """The steps of those that are not passing, oldest first."""
-        return [step for step in self.steps() if not self._marked(step, "passing")]
+        """The steps of those that can be read and are not passing, oldest first."""
+        return [step for step in self.steps() if self._mark(step, "passing") is False]
 
     def _let_go(self, written: int) -> None:
-        """Keep the one just written, the newest, and of the older ones the latest that was best."""
-        steps = self.steps()
-        best = [step for step in steps if self._marked(step, "best")]
-        kept = {written, *best[-1:], *self.regular()[-self.keep :]}
-        for step in steps:
-            if step not in kept:
+        """Keep the one just written, the newest, and of the older ones the latest that was best.
+
+        A damaged one is left for inspection until all that are kept are newer.
+        """
+        best = [step for step in self.steps() if self._mark(step, "best")]
+        newest = self.regular()[-self.keep :]
+        for step in self.steps():
+            damaged = self._mark(step, "passing") is None and (len(newest) < self.keep or step > newest[0])
+            if step not in {written, *best[-1:], *newest} and not damaged:
                 shutil.rmtree(self._place(step), ignore_errors=True)
 
-    def _marked(self, step: int, mark: str) -> bool:
+    def _mark(self, step: int, mark: str) -> bool | None:
+        """Whether a checkpoint bears a mark; None if that cannot be told any more."""
         try:
             return self._state(self._place(step)).get(mark) is True
         except UserError:
-            return False
+            return None
 
 
 def random_state() -> dict[str, Tensor]:
