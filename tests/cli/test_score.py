@@ -146,7 +146,8 @@ def test_equal_outputs_do_not_differ(outputs: Path, references: Path, tmp_path: 
 def test_a_comparison_in_json_has_both_scores_and_the_chance(outputs: Path, references: Path, tmp_path: Path) -> None:
     same = write_lines(tmp_path / "same.txt", OUTPUTS)
     *_, last = facts(outputs, "--against", same, "--pairs", references, "--samples", 50)
-    assert last.keys() == {"test", "first", "second", "p_value", "samples"}
+    keys = {"test", "models", "first", "second", "first_range", "second_range", "p_value", "samples"}
+    assert last.keys() == keys
     assert (last["p_value"], last["samples"], last["first"]) == (1.0, 50, last["second"])
 
 

@@ -26,7 +26,7 @@ from regard.score import score_translations
 from regard.task import Recipe, load_translator, read_recipe, train
 from regard.task.prepare import prepare, read_tokenizers
 from regard.train.checkpoint import Checkpoint, Checkpoints
-from regard.train.loop import StoppedError
+from regard.train.surroundings import StoppedError
 from tests.task.small import (
     Heard,
     child,

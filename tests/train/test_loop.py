@@ -24,9 +24,10 @@ from torch.nn import functional
 from regard import UserError
 from regard.data.batch import Batch, TokenBatches
 from regard.run.tensors import write_tensors
-from regard.train.loop import Loop, Outcome, Silent, StoppedError
+from regard.train.loop import Loop, Outcome, Silent
 from regard.train.loss import Loss
 from regard.train.settings import TrainConfig
+from regard.train.surroundings import StoppedError
 from regard.train.task import Forward, Measured
 from tests.model.small_models import encoder_decoder
 

@@ -1,14 +1,19 @@
 """`regard score`."""
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.options import Device, Threads, chosen_device, given_pairs
 from regard.cli.progress import counting
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.task.scoring import Test
 
 
 def score(
@@ -28,7 +33,6 @@ def score(
     threads: Threads = None,
 ) -> None:
     """Score translations with sacreBLEU: BLEU and chrF, each with its signature."""
-    from regard.score import compare_translations, score_sentences, score_translations
     from regard.task.recipe import ScoreConfig
     from regard.task.scoring import given_test_set, outputs, own_test_sets
 
@@ -36,10 +40,8 @@ def score(
     given = given_pairs(pairs, source, reference, "reference")
     if given is not None and test is not None:
         raise UserError("--test names one of the model's own sets; leave it out where files are given.")
-    if given is not None:
-        tests = [given_test_set(given, ScoreConfig(tokenised=tokenised, lowercase=lowercase))]
-    else:
-        tests = own_test_sets(model, test)
+    tests = own_test_sets(model, test) if given is None else [given_test_set(given, ScoreConfig())]
+    show = _show_json if as_json else _show_text
     for one in tests:
         how = {"tokenised": one.score.tokenised or tokenised, "lowercase": one.score.lowercase or lowercase}
         systems = {}
@@ -47,48 +49,59 @@ def score(
             with counting(f"translating {one.name}", len(one.sources)) as progress:
                 systems[name] = outputs(name, one.sources, beams=beams, device=place, progress=progress)
         for name, found in systems.items():
-            scored = score_translations(found, one.references, **how)
-            _show(
-                as_json,
-                f"{name} on {one.name} ({scored.sentences:,} sentences): BLEU {scored.bleu:.2f}, chrF {scored.chrf:.2f}"
-                f"\n  BLEU {scored.bleu_signature}\n  chrF {scored.chrf_signature}",
-                {
-                    "model": name,
-                    "test": one.name,
-                    "bleu": round(scored.bleu, 2),
-                    "chrf": round(scored.chrf, 2),
-                    "sentences": scored.sentences,
-                    "bleu_signature": scored.bleu_signature,
-                    "chrf_signature": scored.chrf_signature,
-                },
-            )
+            _score_all(show, name, one, found, how)
             if sentences:
-                each = score_sentences(found, one.references, **how)
-                rows = zip(one.sources, one.references, found, each, strict=True)
-                for number, (line, wanted, got, (bleu, chrf)) in enumerate(rows, start=1):
-                    _show(
-                        as_json,
-                        f"{number}\tBLEU {bleu:.1f}\tchrF {chrf:.1f}\t{line}\t{wanted}\t{got}",
-                        {"sentence": number, "bleu": round(bleu, 2), "chrf": round(chrf, 2), "source": line,
-                         "reference": wanted, "output": got},
-                    )  # fmt: skip
+                _score_each(show, one, found, how)
         if against is not None:
-            first, second = systems[model], systems[against]
-            result = compare_translations(first, second, one.references, samples=samples, **how)
-            verdict = "differ" if result.p_value < 0.05 else "may well be equally good"
-            _show(
-                as_json,
-                f"{model} {result.first:.2f} ± {result.first_range:.2f}, {against} {result.second:.2f} ± "
-                f"{result.second_range:.2f}: p = {result.p_value:.3f} ({samples:,} samples), so the two {verdict}.",
-                {
-                    "test": one.name,
-                    "first": round(result.first, 2),
-                    "second": round(result.second, 2),
-                    "p_value": result.p_value,
-                    "samples": result.samples,
-                },
-            )
+            _compare(show, one, systems, how, samples)
 
 
-def _show(as_json: bool, text: str, facts: dict[str, Any]) -> None:
-    print(json.dumps(facts, ensure_ascii=False) if as_json else text)
+Show = Callable[[str, dict[str, Any]], None]
+"""Shows a result: as text, or as plain facts."""
+
+
+def _score_all(show: Show, name: str, test: "Test", found: list[str], how: dict[str, bool]) -> None:
+    from regard.score import score_translations
+
+    scored = score_translations(found, test.references, **how)
+    text = (
+        f"{name} on {test.name} ({scored.sentences:,} sentences): BLEU {scored.bleu:.2f}, chrF {scored.chrf:.2f}"
+        f"\n  BLEU {scored.bleu_signature}\n  chrF {scored.chrf_signature}"
+    )
+    rounded = {"bleu": round(scored.bleu, 2), "chrf": round(scored.chrf, 2)}
+    show(text, {"model": name, "test": test.name} | asdict(scored) | rounded)
+
+
+def _score_each(show: Show, test: "Test", found: list[str], how: dict[str, bool]) -> None:
+    from regard.score import score_sentences
+
+    scores = score_sentences(found, test.references, **how)
+    rows = zip(test.sources, test.references, found, scores, strict=True)
+    for number, (line, wanted, got, (bleu, chrf)) in enumerate(rows, start=1):
+        facts: dict[str, Any] = {"sentence": number, "bleu": round(bleu, 2), "chrf": round(chrf, 2)}
+        facts |= {"source": line, "reference": wanted, "output": got}
+        show(f"{number}\tBLEU {bleu:.1f}\tchrF {chrf:.1f}\t{line}\t{wanted}\t{got}", facts)
+
+
+def _compare(show: Show, test: "Test", systems: dict[str, list[str]], how: dict[str, bool], samples: int) -> None:
+    from regard.score import compare_translations
+
+    names, outputs = list(systems), list(systems.values())
+    if len(names) == 1:  # a model against itself
+        names, outputs = names * 2, outputs * 2
+    result = compare_translations(outputs[0], outputs[1], test.references, samples=samples, **how)
+    verdict = "differ" if result.p_value < 0.05 else "may well be equally good"
+    text = (
+        f"{names[0]} {result.first:.2f} ± {result.first_range:.2f}, {names[1]} {result.second:.2f} ± "
+        f"{result.second_range:.2f}: p = {result.p_value:.3f} ({samples:,} samples), so the two {verdict}."
+    )
+    rounded = {"first": round(result.first, 2), "second": round(result.second, 2)}
+    show(text, {"test": test.name, "models": names} | asdict(result) | rounded)
+
+
+def _show_text(text: str, facts: dict[str, Any]) -> None:
+    print(text)
+
+
+def _show_json(text: str, facts: dict[str, Any]) -> None:
+    print(json.dumps(facts, ensure_ascii=False))

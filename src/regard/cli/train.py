@@ -31,7 +31,7 @@ def train(
     from regard.task import read_recipe
     from regard.task import train as train_recipe
     from regard.task.recipe import recipe_name
-    from regard.train.loop import StoppedError
+    from regard.train.surroundings import StoppedError
 
     chosen = read_recipe(recipe, changes or [], given_pairs(pairs, source, target, "target"))
     folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / recipe_name(recipe))

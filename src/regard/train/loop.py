@@ -11,10 +11,8 @@ number of parts stays with the run.
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol
@@ -28,6 +26,8 @@ from regard.train.gradient import CapturedGradients, Gradients, in_precision
 from regard.train.loss import Loss
 from regard.train.metrics import Metrics
 from regard.train.settings import TrainConfig
+from regard.train.surroundings import StoppedError, asked_to_stop, determinism, ready_kernels
+from regard.train.tally import Progress, Tally
 from regard.train.task import AnyBatch, Measured, Task
 
 
@@ -56,37 +56,12 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a run stands, apart from its tensors. Written into every checkpoint."""
-
-    step: int = 0
-    words: int = 0
-    """Words predicted so far."""
-    seconds: float = 0.0
-    """Time spent training, over all sittings."""
-    best: float | None = None
-    best_step: int = 0
-    stale: int = 0
-    """Validations in a row that brought nothing better."""
-    parts: int = 1
-    """Into how many parts a batch is cut to fit into memory."""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """How a run ended: with which weights (put into the model), after how much work."""
 
     progress: Progress
     weights: str
     stopped_early: bool
-
-
-class StoppedError(Exception):
-    """The run was asked to stop (Ctrl-C, or the system's polite request) and has saved where it stands."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped after step {step:,}")
-        self.step = step
 
 
 class Loop(Generic[AnyBatch]):
@@ -112,12 +87,12 @@ class Loop(Generic[AnyBatch]):
         if config.moving:
             self.moving = {name: tensor.detach().clone() for name, tensor in self._weights().items()}
         self._gradients = self._gradient_maker()
-        self._log = _Log(0)
+        self._tally = Tally(0)
         self._began = 0.0
 
     def run(self, *, resume: bool = False) -> Outcome:
         """Train to the end, from the start or from the newest whole checkpoint."""
-        with _determinism(self.config.deterministic), _ready_kernels():
+        with determinism(self.config.deterministic), ready_kernels():
             if resume:
                 self._resume()
             metrics = Metrics(self.folder, after=self.progress.step)
@@ -131,7 +106,7 @@ class Loop(Generic[AnyBatch]):
         """Some steps and their losses, and nothing else: no validation, no checkpoint. For whoever measures."""
         batches = self.task.batches.epochs()
         self.model.train()
-        with _determinism(self.config.deterministic), _ready_kernels():
+        with determinism(self.config.deterministic), ready_kernels():
             for _ in range(count):
                 yield self._step(batches)
 
@@ -139,12 +114,12 @@ class Loop(Generic[AnyBatch]):
         """All steps; whether they ended before their time."""
         config = self.config
         self._began = time.perf_counter() - self.progress.seconds
-        self._log.start()
+        self._tally.start()
         batches = self.task.batches.epochs()
         self.model.train()
-        with _asked_to_stop() as asked:
+        with asked_to_stop() as asked:
             while self.progress.step < config.steps and not self._out_of_patience():
-                self._log.add(self._step(batches))
+                self._tally.add(self._step(batches))
                 step = self.progress.step
                 last = step == config.steps
                 if step % config.log_every == 0 or last:
@@ -155,7 +130,7 @@ class Loop(Generic[AnyBatch]):
                 regular = step % config.save_every == 0 or last or self._out_of_patience()
                 if regular or stop or (better and config.final == "best"):
                     self._save(best=better and (regular or config.final == "best"), passing=not regular)
-                self._log.leave_out(time.perf_counter() - begin)
+                self._tally.leave_out(time.perf_counter() - begin)
                 if stop:
                     raise StoppedError(step)
         return self.progress.step < config.steps
@@ -163,12 +138,12 @@ class Loop(Generic[AnyBatch]):
     def _write_down(self, metrics: Metrics) -> None:
         self._tick()
         step = self.progress.step
-        values = self._log.values(self.progress) | {"rate": self.config.schedule.at(step)}
+        values = self._tally.values(self.progress) | {"rate": self.config.schedule.at(step)}
         if not math.isfinite(values["loss"]):
             raise self._ran_away()
         metrics.write(step, values)
         self.listener.stepped(step, values)
-        self._log = _Log(self.progress.words)
+        self._tally = Tally(self.progress.words)
 
     def _step(self, batches: Iterator[AnyBatch]) -> Loss:
         """One move of the weights."""
@@ -314,7 +289,7 @@ class Loop(Generic[AnyBatch]):
         if not bool(torch.stack([weight.isfinite().all() for weight in self.model.parameters()]).all()):
             raise self._ran_away()
         self._tick()
-        facts = {"progress": asdict(self.progress), "data": self.task.batches.state(), "log": self._log.plain()}
+        facts = {"progress": asdict(self.progress), "data": self.task.batches.state(), "log": self._tally.plain()}
         moment = Checkpoint(
             self.progress.step,
             self.model.state_dict(),
@@ -334,7 +309,7 @@ class Loop(Generic[AnyBatch]):
         self.model.load_state_dict(moment.model)
         self.optimiser.recall(moment.optimiser)
         self.task.batches.restore(moment.facts["data"])
-        self._log = _Log.read(moment.facts["log"], self.device)
+        self._tally = Tally.read(moment.facts["log"], self.device)
         if self.moving:
             self.moving = {name: moment.average[name].to(self.device) for name in self.moving}
         restore_random_state(moment.random)
@@ -361,110 +336,5 @@ class Loop(Generic[AnyBatch]):
         self.progress = replace(self.progress, seconds=time.perf_counter() - self._began)
 
 
-class _Log:
-    """Sums since the last line, kept on the device: asking for them would make it wait.
-
-    They go into checkpoints, so that a resumed run writes the lines of one never stopped.
-    """
-
-    def __init__(self, words: int, loss: Loss | None = None) -> None:
-        self._words, self._loss = words, loss
-        self.start()
-
-    def start(self) -> None:
-        """Time begins to count."""
-        self._began = time.perf_counter()
-
-    def add(self, loss: Loss) -> None:
-        self._loss = loss if self._loss is None else self._loss + loss
-
-    def leave_out(self, seconds: float) -> None:
-        """Time that did not go into steps."""
-        self._began += seconds
-
-    def values(self, progress: Progress) -> dict[str, float]:
-        total, plain, count = self._sums()
-        seconds = max(time.perf_counter() - self._began, 1e-9)
-        return {
-            "loss": total / max(count, 1.0),
-            "plain_loss": plain / max(count, 1.0),
-            "words_per_second": (progress.words - self._words) / seconds,
-            "words": progress.words,
-            "seconds": progress.seconds,
-        }
-
-    def plain(self) -> dict[str, Any]:
-        """As it can be written; `read` takes it back."""
-        return {"words": self._words, "sums": None if self._loss is None else self._sums()}
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any], device: torch.device) -> "_Log":
-        if values["sums"] is None:
-            return cls(values["words"])
-        total, plain, count = values["sums"]
-        return cls(
-            values["words"],
-            Loss(
-                torch.tensor(float(total), device=device),
-                torch.tensor(float(plain), device=device),
-                torch.tensor(int(count), device=device),
-            ),
-        )
-
-    def _sums(self) -> tuple[float, float, float]:
-        assert self._loss is not None
-        return float(self._loss.total), float(self._loss.plain), float(self._loss.count)
-
-
 def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-@contextlib.contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether somebody asked, so that the step in hand can be ended and saved first. Asked again, it stops at once."""
-    asked = False
-
-    def note(number: int, frame: object) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    if threading.current_thread() is not threading.main_thread():  # only that one may listen to signals
-        yield lambda: asked
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _determinism(wanted: bool) -> Iterator[None]:
-    """PyTorch's deterministic algorithms, for as long as the block lasts."""
-    if not wanted:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-@contextlib.contextmanager
-def _ready_kernels() -> Iterator[None]:
-    """Attention without cuDNN, which builds a kernel for every new shape: a second each, where batches have many.
-
-    On rows as short as sentences the kernels that are there already are as fast.
-    """
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)

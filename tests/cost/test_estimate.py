@@ -25,7 +25,7 @@ from regard.model import (
 )
 from regard.train import OptimiserConfig, word_loss
 
-from .model.small_models import SAMPLES
+from ..model.small_models import SAMPLES
 
 EVERY_SAMPLE = pytest.mark.parametrize(
     "config",

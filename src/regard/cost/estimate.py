@@ -16,16 +16,14 @@ own: then it keeps several numbers for each head, query and key on top.
 """
 
 import math
-import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.attention import Causal, HeadsConfig, read_pattern
+from regard.cost.hardware import Hardware
 from regard.errors import UserError
 from regard.model import EncoderDecoderConfig, FeedForwardConfig, ModelConfig, StackConfig, count_parameters
 from regard.model.embedding import Vocabulary
@@ -33,82 +31,10 @@ from regard.model.embedding import Vocabulary
 Precision = Literal["fp32", "bf16"]
 
 
-@dataclass(frozen=True)
-class Hardware:
-    """A machine to train on: FLOP/s of large matrix products in `fp32` and `bf16`, memory and its bandwidth in bytes.
-
-    A `memory` of 0 is unknown. The pairs are for a compiled and for an eager step: `passes` is how often all that is
-    kept for backward goes through memory (norms, dropout, softmax and loss wait for nothing else), `pause` how many
-    seconds a sublayer takes at least, forward and backward, because its kernels must be launched. Their values, and
-    `REACHED`, were fitted to a handful of measured steps on an H200 and a CPU of 2 cores (see the tests).
-    """
-
-    name: str
-    fp32: float
-    bf16: float
-    bandwidth: float
-    memory: int
-    passes: tuple[int, int] = (2, 10)
-    pause: tuple[float, float] = (0.2e-3, 2.5e-3)
-    captures: bool = True
-    """Whether a step's launches can be recorded and replayed, as CUDA can."""
-
-
 REACHED = (0.9, 0.6)
 """The share of a machine's FLOP/s that matrix products of models reach, at best and at worst."""
 USABLE = 0.9
 """The share of a machine's memory that training can count on: the rest goes to the driver and to gaps."""
-
-_GIB = 1 << 30
-_ON_CPU: dict[str, Any] = {
-    "passes": (4, 40),
-    "pause": (0.0, 0.5e-3),
-    "captures": False,
-}  # few threads for what is not a matrix product
-
-# Dense data-sheet figures of the makers, float32 without TensorFloat. But h200 is as measured (its data sheet says
-# 67e12, 989e12 and 4.8e12), and so are fp32 and bandwidth of cpu-2-cores, whose bf16 is taken to be no faster.
-HARDWARE: dict[str, Hardware] = {
-    machine.name: machine
-    for machine in (
-        Hardware("h200", fp32=49e12, bf16=770e12, bandwidth=4.22e12, memory=139 * _GIB),
-        Hardware("h100", fp32=67e12, bf16=989e12, bandwidth=3.35e12, memory=79 * _GIB),  # SXM
-        Hardware("a100", fp32=19.5e12, bf16=312e12, bandwidth=2.04e12, memory=79 * _GIB),  # of 80 GB
-        Hardware("rtx-4090", fp32=82.6e12, bf16=165e12, bandwidth=1.01e12, memory=23 * _GIB),
-        Hardware("t4", fp32=8.1e12, bf16=8.1e12, bandwidth=0.32e12, memory=14 * _GIB),  # fast in fp16, not in bf16
-        Hardware("cpu-2-cores", fp32=148e9, bf16=148e9, bandwidth=29e9, memory=8 * _GIB, **_ON_CPU),
-    )
-}
-
-
-def this_hardware(device: torch.device) -> Hardware:
-    """The best guess for a device of this machine: known by its name, or else timed for some tenths of a second."""
-    name, memory, others = (
-        f"this {device.type}",
-        0,
-        _ON_CPU if device.type == "cpu" else {"captures": device.type == "cuda"},
-    )
-    if device.type == "cuda":
-        name, memory = torch.cuda.get_device_name(device), int(torch.cuda.get_device_properties(device).total_memory)
-        words = set(name.lower().replace("-", " ").split())
-        for known in HARDWARE.values():
-            if set(known.name.split("-")) <= words and "laptop" not in words:
-                return replace(known, memory=memory)
-    elif device.type == "cpu" and hasattr(os, "sysconf"):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    side = 1024 if device.type == "cpu" else 4096
-    dice = torch.Generator(device).manual_seed(0)  # its own: a run's random numbers must not depend on this
-    full = torch.randn(side, side, device=device, generator=dice)
-    half = full.bfloat16()
-    long, copy = full.repeat(32, 1), full.repeat(32, 1)  # too long for caches
-    return Hardware(
-        name,
-        fp32=2 * side**3 / _seconds(lambda: full @ full),
-        bf16=2 * side**3 / _seconds(lambda: half @ half),
-        bandwidth=2 * long.nbytes / _seconds(lambda: copy.copy_(long)),  # read and written
-        memory=memory,
-        **others,
-    )
 
 
 @dataclass(frozen=True)
@@ -371,17 +297,6 @@ def _feed_forward(config: FeedForwardConfig, width: int, tokens: int) -> _Effort
     else:  # before and after the bend; ReLU's gradient needs only what comes after, if dropout leaves it alone
         maps, kept = 2, 1 if config.activation == "relu" and config.dropout == 0 else 2
     return _Effort(2 * width * hidden * maps, hidden * kept, hidden * (config.dropout > 0))
-
-
-def _seconds(work: Callable[[], Tensor], limit: float = 0.08) -> float:
-    """How long some work takes, the best of as many times as fit the limit."""
-    work().sum().item()  # the first time is spent on getting ready
-    times: list[float] = []
-    while sum(times) < limit:
-        begin = time.perf_counter()
-        work()[0, 0].item()  # asking for a number waits for the device
-        times.append(time.perf_counter() - begin)
-    return min(times)
 
 
 def _short(number: int) -> str:

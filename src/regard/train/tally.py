@@ -1,0 +1,82 @@
+"""Where a run stands, and what it has counted since it last said so: the plain facts beside a checkpoint's tensors."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.train.loss import Loss
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, apart from its tensors. Written into every checkpoint."""
+
+    step: int = 0
+    words: int = 0
+    """Words predicted so far."""
+    seconds: float = 0.0
+    """Time spent training, over all sittings."""
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    """Validations in a row that brought nothing better."""
+    parts: int = 1
+    """Into how many parts a batch is cut to fit into memory."""
+
+
+class Tally:
+    """Sums since the last line, kept on the device: asking for them would make it wait.
+
+    They go into checkpoints, so that a resumed run writes the lines of one never stopped.
+    """
+
+    def __init__(self, words: int, loss: Loss | None = None) -> None:
+        self._words, self._loss = words, loss
+        self.start()
+
+    def start(self) -> None:
+        """Time begins to count."""
+        self._began = time.perf_counter()
+
+    def add(self, loss: Loss) -> None:
+        self._loss = loss if self._loss is None else self._loss + loss
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that did not go into steps."""
+        self._began += seconds
+
+    def values(self, progress: Progress) -> dict[str, float]:
+        total, plain, count = self._sums()
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        return {
+            "loss": total / max(count, 1.0),
+            "plain_loss": plain / max(count, 1.0),
+            "words_per_second": (progress.words - self._words) / seconds,
+            "words": progress.words,
+            "seconds": progress.seconds,
+        }
+
+    def plain(self) -> dict[str, Any]:
+        """As it can be written; `read` takes it back."""
+        return {"words": self._words, "sums": None if self._loss is None else self._sums()}
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], device: torch.device) -> "Tally":
+        if values["sums"] is None:
+            return cls(values["words"])
+        total, plain, count = values["sums"]
+        return cls(
+            values["words"],
+            Loss(
+                torch.tensor(float(total), device=device),
+                torch.tensor(float(plain), device=device),
+                torch.tensor(int(count), device=device),
+            ),
+        )
+
+    def _sums(self) -> tuple[float, float, float]:
+        assert self._loss is not None
+        return float(self._loss.total), float(self._loss.plain), float(self._loss.count)
