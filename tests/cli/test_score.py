@@ -195,7 +195,7 @@ def test_one_of_a_runs_own_test_sets_can_be_chosen(run: Path) -> None:
 
 def test_a_test_set_that_a_run_does_not_have_is_answered_with_those_it_has(run: Path) -> None:
     done = command("score", run, "--test", "third")
-    assert (done.code, done.err) == (2, f"regard: {run} has no test set 'third'; it has first, second.\n")
+    assert (done.code, done.err) == (2, f"regard: {run} has no test set 'third'; it has first, second, held-out.\n")
 
 
 def test_a_run_without_test_sets_of_its_own_says_what_to_give(tmp_path: Path) -> None:
@@ -206,6 +206,16 @@ def test_a_run_without_test_sets_of_its_own_says_what_to_give(tmp_path: Path) ->
     done = command("score", tmp_path / "run")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "--pairs" in done.err
+
+
+def test_a_run_that_held_pairs_out_is_scored_on_them(tmp_path: Path) -> None:
+    recipe = write_recipe_file(tmp_path / "small.toml", {"train": [{"path": "train.tsv"}]}, "train.steps=1")
+    write_table(tmp_path / "train.tsv", pairs(40))
+    with quick_runs(tmp_path / "cache"):
+        trained = train(read_recipe(recipe), tmp_path / "run")
+    (scored,) = facts(tmp_path / "run")
+    assert (scored["test"], scored["sentences"]) == ("held-out", 2)
+    assert scored["chrf"] == pytest.approx(trained.scores["held-out"].chrf, abs=0.01)
 
 
 # What a person got wrong.

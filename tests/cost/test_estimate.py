@@ -24,8 +24,7 @@ from regard.model import (
     transformer_big,
 )
 from regard.train import OptimiserConfig, word_loss
-
-from ..model.small_models import SAMPLES
+from tests.model.small_models import SAMPLES
 
 EVERY_SAMPLE = pytest.mark.parametrize(
     "config",

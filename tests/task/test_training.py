@@ -144,7 +144,7 @@ def test_the_card_names_checksums_versions_seed_time_and_work(reference: Referen
         "time": f"{origin['seconds'] / 60:.1f} minutes on cpu",
         "work": f"{origin['flops']:.2e} FLOP",
         "weights": "the mean of the last 3 checkpoints",
-        "score": f"| valid | 3 | {origin['scores']['valid']['bleu']:.2f} |",
+        "score": f"| held-out | 3 | {origin['scores']['held-out']['bleu']:.2f} |",
     }
     assert [name for name, fact in facts.items() if fact not in card] == []
 
@@ -170,13 +170,13 @@ def test_a_copying_task_is_learnt(tmp_path: Path) -> None:
         'train.schedule={kind = "linear", rate = 0.005, warmup = 30}',
     )
     trained = train(recipe, tmp_path / "run")
-    assert trained.scores["valid"].bleu > 80
+    assert trained.scores["held-out"].bleu > 80
 
 
 def test_the_folder_translates_with_the_weights_that_were_scored(reference: Reference) -> None:
     origin = json.loads((reference.folder / "run.json").read_text(encoding="utf-8"))["origin"]
     trained = train(read_recipe(reference.recipe), reference.folder, resume=True)
-    assert trained.scores["valid"].bleu == origin["scores"]["valid"]["bleu"]
+    assert trained.scores["held-out"].bleu == origin["scores"]["held-out"]["bleu"]
     assert trained.folder == reference.folder
 
 
@@ -625,7 +625,7 @@ def test_weights_stored_in_float16_are_the_others_rounded(half: Path, reference:
 
 def test_a_model_stored_in_float16_scores_as_its_card_says(half: Path) -> None:
     """What is scored at the end of a run is what was stored: the folder, opened anew, gives the same."""
-    noted = json.loads((half / "run.json").read_text(encoding="utf-8"))["origin"]["scores"]["valid"]
+    noted = json.loads((half / "run.json").read_text(encoding="utf-8"))["origin"]["scores"]["held-out"]
     held = prepare(read_recipe(half), half, Heard().say, read_tokenizers(half)).valid_pairs
     found = load_translator(half).translate_sentences([pair.source for pair in held])
     scored = score_translations([best.text for best, *_ in found], [pair.target for pair in held])

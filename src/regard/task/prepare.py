@@ -20,9 +20,13 @@ from regard.data.store import TokenStore, cached
 from regard.data.tokenizer import TextTokenizer
 from regard.data.tokenizer_training import train_pair
 from regard.errors import UserError
+from regard.files import write_text
 from regard.task.recipe import Recipe
 
 Say = Callable[[str], None]
+
+HELD_OUT = "held-out.jsonl"
+"""The file in a run's folder with the pairs that were taken out of the training part."""
 
 _CHUNK = 2000
 """Pairs tokenised at once, on all threads."""
@@ -54,7 +58,12 @@ def prepare(recipe: Recipe, folder: Path, say: Say, tokenizers: tuple[TextTokeni
         for _ in test.read():  # what is wrong with it is better known now than when training is over
             pass
     source = _Training(recipe, corpus, say)
-    watched = source.hold_out() if valid_pairs is None else valid_pairs
+    watched = valid_pairs
+    if watched is None:
+        watched = source.hold_out()
+        if watched:
+            lines = [json.dumps(pair._asdict(), ensure_ascii=False) for pair in watched]
+            write_text(folder / HELD_OUT, "".join(f"{line}\n" for line in lines))
     made = tokenizers or _tokenizers(recipe, source, folder, say)
     key = json.dumps(
         [

@@ -10,6 +10,7 @@ from regard.data.corpus import Corpus, CorpusConfig
 from regard.data.text import read_lines
 from regard.errors import UserError
 from regard.run import find, read_facts
+from regard.task.prepare import HELD_OUT
 from regard.task.recipe import ScoreConfig, read_recipe
 from regard.task.translator import load_translator
 
@@ -36,7 +37,10 @@ def own_test_sets(model: str | Path, name: str | None = None) -> list[Test]:
     known = dict(recipe.data.test)
     if recipe.data.valid is not None:
         known.setdefault("valid", recipe.data.valid)
-    wanted = list(recipe.data.test) if name is None else [name]
+    elif (place / HELD_OUT).is_file():
+        known.setdefault("held-out", CorpusConfig(path=str(place / HELD_OUT)))
+    fallback = [one for one in known if one == "held-out"]
+    wanted = (list(recipe.data.test) or fallback) if name is None else [name]
     if not wanted:
         raise UserError(f"{model} was trained without test sets; give --source and --reference, or --pairs.")
     for one in wanted:

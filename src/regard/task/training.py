@@ -1,6 +1,7 @@
 """From a recipe to a finished run folder.
 
     recipe.toml         the recipe, everything filled in
+    held-out.jsonl      the pairs taken out to watch the run, where the recipe names none
     tokenizer.json      what makes ids of text (target_tokenizer.json too, where the two languages differ)
     metrics.jsonl       how training went, a line of numbers at a time; tensorboard/ the same for TensorBoard
     checkpoints/        what a stopped run goes on from
@@ -29,7 +30,7 @@ from regard.model import EncoderDecoder
 from regard.run import finish, load, read_facts
 from regard.score import TranslationScore, score_translations
 from regard.task.card import model_card
-from regard.task.prepare import Prepared, prepare
+from regard.task.prepare import HELD_OUT, Prepared, prepare
 from regard.task.recipe import Recipe, read_recipe, write_recipe
 from regard.task.translate import translate_lines
 from regard.task.translation import TranslationTask
@@ -111,7 +112,7 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> bool:
 
 def _give_up(folder: Path) -> None:
     """Take back what a run wrote that found no data to begin with: nothing is to be in the next attempt's way."""
-    for name in ("tokenizer.json", "target_tokenizer.json", "recipe.toml"):
+    for name in ("tokenizer.json", "target_tokenizer.json", HELD_OUT, "recipe.toml"):
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
@@ -192,7 +193,7 @@ def _score_tests(
     """The test sets, by the search the recipe names; without any, the pairs held out."""
     sets: dict[str, list[Pair]] = {name: list(Corpus(name, (part,)).read()) for name, part in recipe.data.test.items()}
     if not sets and prepared.valid_pairs:
-        sets = {"valid": prepared.valid_pairs}
+        sets = {"valid" if recipe.data.valid is not None else "held-out": prepared.valid_pairs}
     scores = {}
     for name, pairs in sets.items():
         sources = [pair.source for pair in pairs]
