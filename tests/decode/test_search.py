@@ -180,3 +180,32 @@ def test_a_start_of_another_shape_is_refused_with_it() -> None:
     table = Table(1, 3, 0)
     with pytest.raises(UserError, match=r"expected the shape \(rows,\), found \(1, 1\)"):
         greedy_search(table, table.start(), torch.ones(1, 1, dtype=torch.long), end=END, limit=3)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_every_row_has_its_own_limit(beams: int) -> None:
+    table = Table(4, 5, seed=3)
+    table.scores[..., END] = -30  # nothing ends by itself
+    limits = [2, 5, 1, 4]
+    found = beam_search(table, table.start(), start(4), end=END, limit=limits, beams=beams)
+    assert [len(row[0].tokens) for row in found] == limits
+    greedy = greedy_search(table, table.start(), start(4), end=END, limit=limits)
+    assert [len(one.tokens) for one in greedy] == limits
+
+
+@pytest.mark.parametrize("beams", [2, 4])
+def test_a_row_with_its_own_limit_gets_what_it_gets_alone(beams: int) -> None:
+    limits = [6, 2, 4]
+    table = Table(3, 5, seed=11)
+    together = beam_search(table, table.start(), start(3), end=END, limit=limits, beams=beams)
+    for row, limit in enumerate(limits):
+        alone = Table(3, 5, seed=11)
+        alone.scores = alone.scores[row : row + 1]
+        (found,) = beam_search(alone, alone.start(), start(1), end=END, limit=limit, beams=beams)
+        assert [one.tokens for one in found] == [one.tokens for one in together[row]]
+
+
+def test_limits_that_do_not_fit_the_rows_are_refused() -> None:
+    table = Table(2, 4, seed=0)
+    with pytest.raises(UserError, match="3 limits for 2 rows"):
+        beam_search(table, table.start(), start(2), end=END, limit=[1, 2, 3])
