@@ -2,12 +2,11 @@
 
     python benchmarks/translation.py multi30k-en-de --seeds 1 2 3
     python benchmarks/translation.py tatoeba-en-tr --peer
-    python benchmarks/translation.py multi30k-en-de --set train.tokens=4096 --judge valid --label "half the batch"
 
 The peer is `torch.nn.Transformer` with the same widths, layers, dropout, tied word vectors and sinusoidal positions. It
 gets the same tokens in the same batches, the same number of steps, schedule, loss and averaging, and the same beam
-search (without a cache, which it does not have). `--judge valid` scores the validation set instead of the test
-sets: for trying things out. One JSON file a recipe, under benchmarks/results; tries gather in one of their own.
+search (without a cache, which it does not have). One JSON file a recipe, under benchmarks/results. To try things out
+without looking at test sets, see tries.py.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, say, write_results
+from common import say, write_results
 from torch import Tensor, nn
 
 from regard.attention.encoding import Sinusoidal
@@ -112,11 +111,12 @@ class TorchTransformer(nn.Module):
         return embedded
 
 
-def train_ours(recipe: Recipe, name: str, device: str) -> dict[str, Any]:
-    """A run by the recipe, from files to scores."""
+def train_ours(recipe: Recipe, device: str, keep: Path | None) -> dict[str, Any]:
+    """A run by the recipe, from files to scores; its folder is kept where asked."""
     with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
+        place = (keep or Path(folder)) / f"{recipe.name}-{recipe.train.seed}"
         begin = time.perf_counter()
-        trained = train(recipe, Path(folder) / "run", device=device, listener=display)
+        trained = train(recipe, place, device=device, listener=display)
         seconds = time.perf_counter() - begin
         facts = json.loads((trained.folder / "run.json").read_text(encoding="utf-8"))["origin"]
     return {
@@ -155,13 +155,6 @@ def train_peer(recipe: Recipe, device: str) -> dict[str, Any]:
     }
 
 
-def judged_by_validation(recipe: Recipe) -> Recipe:
-    """The recipe with its validation set in the place of its test sets."""
-    assert recipe.data.valid is not None
-    data = recipe.data.model_copy(update={"test": {"valid": recipe.data.valid}})
-    return recipe.model_copy(update={"data": data, "expect": None})
-
-
 def with_seed(recipe: Recipe, seed: int) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
 
@@ -182,34 +175,20 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def add_try(recipe_name: str, case: dict[str, Any]) -> Path:
-    """Tries are added to those there are: nothing that was measured is forgotten."""
-    name = f"tries-{recipe_name}"
-    path = RESULTS / f"{name}.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.is_file() else []
-    return write_results(name, [*before, case])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--keep", type=Path, help="a folder to keep the finished runs in")
     parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer as well, with the first seed")
-    parser.add_argument("--judge", choices=["test", "valid"], default="test")
-    parser.add_argument("--label", default="", help="what a try tries")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     recipe = read_recipe(options.recipe, options.changes)
-    if options.judge == "valid":
-        recipe = judged_by_validation(recipe)
     runs = []
     for seed in options.seeds:
-        found = train_ours(with_seed(recipe, seed), options.recipe, options.device)
+        found = train_ours(with_seed(recipe, seed), options.device, options.keep)
         runs.append(say({"case": "ours", "seed": seed, "changes": options.changes, **found}))
-    if options.judge == "valid":
-        print(f"written: {add_try(options.recipe, {**runs[0], 'case': options.label or 'the recipe'})}")
-        return 0
     cases = [*runs, say(summary(runs))]
     if options.peer:
         peer = train_peer(with_seed(recipe, options.seeds[0]), options.device)
