@@ -42,6 +42,8 @@ def test_the_wheel_installs_in_an_empty_environment_and_runs(wheel: Path, tmp_pa
     assert run(tmp_path / "environment" / "bin" / "regard", "--version", cwd=tmp_path).startswith("regard 0.")
     code = f"import regard; print(tuple(regard.load({str(FOLDER)!r}).logits([[3, 4, 5]], [[1, 7]]).shape))"
     assert run(python, "-W", "error", "-c", code, cwd=tmp_path) == "(1, 2, 11)\n"
+    translate = [tmp_path / "environment" / "bin" / "regard", "translate", "en-tr", "The cat ate the mouse."]
+    assert run(*translate, cwd=tmp_path) == "Kedi fareyi yedi.\n"
 
 
 def test_constraints_pin_everything_exactly() -> None:

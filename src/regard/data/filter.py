@@ -64,8 +64,8 @@ class Report:
 class Filter:
     """Drops pairs as its config says. `report` tells of the latest `apply`, also while that is under way.
 
-    Only the search for duplicates needs memory that grows: a 16-byte digest for each kept pair in a set, about
-    100 bytes a pair as Python stores it, so 10 GB for a hundred million. Two different pairs among a billion share
+    Only the search for duplicates needs memory that grows: a 16-byte digest for each kept pair in a set, up to
+    125 bytes a pair as Python stores it, so 12 GB for a hundred million. Two different pairs among a billion share
     a digest with a probability below 10⁻²⁰.
     """
 
