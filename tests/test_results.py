@@ -126,3 +126,34 @@ def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:
     )
     assert score["bleu"] >= 44
     assert score["chrf"] >= 68
+
+
+def test_the_memory_of_reading_and_tokenising_on_the_page_is_the_measured_one_and_flat() -> None:
+    labels = {
+        "reading pairs with a filter": "reading and filtering",
+        "learning a tokenizer from 200,000 pairs": "learning a tokenizer from the first 200,000 pairs",
+        "tokenising into a store": "tokenising into a store on disk",
+        "2,000 batches from the store": "planning and drawing batches",
+        "reading pairs without duplicates": "dropping duplicates, where asked",
+    }
+    for name, label in labels.items():
+        (case,) = starting("data-cpu", f"memory, {name}")
+        small, large = (case[size]["peak_anonymous_mb"] for size in ("tenth", "whole"))
+        assert f"| {label} | {small:.0f} | {large:.0f} |" in RESULTS
+        assert large < 1.05 * small or "batches" in name or "duplicates" in name
+
+
+def test_tokenising_and_batching_keep_up_with_training_by_the_factors_on_the_page() -> None:
+    (tokenising,) = starting("data-cpu", "speed, tokenising, threads: 2")
+    (batching,) = starting("data-cpu", "speed, batching, threads: 1")
+    assert min(tokenising["over_training"], batching["over_training"]) > 10
+    assert f"second, {tokenising['over_training']:.0f} times what training" in RESULTS
+    assert f"batches is {batching['over_training']:,.0f} times as fast as that training" in RESULTS
+
+
+def test_padding_on_the_page_is_the_measured_one() -> None:
+    for tokens in (4096, 8192):
+        (few, some, many) = starting("data-cpu", f"padding, {tokens} tokens")
+        shares = " | ".join(f"{100 * case['padding']:.1f} %" for case in (few, some, many))
+        assert f"| {tokens:,} | {shares} |" in RESULTS
+        assert many["padding"] < 0.06
