@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from regard.run import find, read_facts
 from regard.task import read_recipe, shipped_recipes
 
@@ -111,8 +113,23 @@ def test_the_page_has_the_expectations_of_every_measured_recipe() -> None:
             assert not lines, one.name
             continue
         for score, line in zip(expect.scores.values(), lines, strict=True):
-            wanted = f"| {score.bleu} | {score.chrf} | {expect.seeds} | {expect.minutes:g} | {expect.hardware} |"
+            bleu = f"{score.bleu}" if score.spread is None else f"{score.bleu} ± {score.spread}"
+            wanted = f"| {bleu} | {score.chrf} | {expect.seeds} | {expect.minutes:g} | {expect.hardware} |"
             assert line.endswith(wanted), one.name
+
+
+def test_recipes_expect_what_was_measured() -> None:
+    measured = sorted((ROOT / "benchmarks" / "results").glob("translation-*.json"))
+    assert measured
+    for path in measured:
+        (summary,) = starting(path.stem, "summary")
+        expect = read_recipe(path.stem.removeprefix("translation-")).expect
+        assert expect is not None
+        assert expect.seeds == len(summary["seeds"])
+        assert expect.minutes == pytest.approx(summary["slowest_seconds"] / 60, abs=0.06)
+        for name, score in expect.scores.items():
+            assert (score.bleu, score.chrf) == (round(summary["bleu"][name], 1), round(summary["chrf"][name], 1))
+            assert score.spread is None or score.spread == round(summary["spread"][name], 1)
 
 
 def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:
