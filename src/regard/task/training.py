@@ -165,17 +165,18 @@ def likely_cost(recipe: Recipe) -> Cost:
 def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, listener: Listener) -> Cost:
     """What the run will take, said before it begins."""
     report, config = task.batches.report, recipe.train
+    passes = 2 if config.loss.consistency else 1
     sides = [sum(shape.lengths[side] * shape.rows for shape in task.batches.shapes) for side in (0, 1)]
     rows = max(1, round(report.items / report.batches))
     cells = report.cells / report.batches / (sum(sides) or 1)
     lengths = [max(1, round(side * cells / rows)) for side in sides]
     work = Work(
-        rows=rows * (2 if config.loss.consistency else 1),
+        rows=rows * passes,
         source=lengths[0],
         target=lengths[1],
         steps=config.steps,
         accumulate=config.accumulate,
-        tokens=max(config.tokens, *lengths),
+        tokens=max(config.tokens, *lengths) * passes,
     )
     cost = estimate(task.model.config, work, precision=config.precision, optimiser=config.optimiser.kind)
     hardware = this_hardware(device)
@@ -183,7 +184,8 @@ def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, list
     listener.say(f"Before it begins: {cost.describe(hardware, captured=captured)}.")
     advice = advice_for_memory(cost, hardware)
     if advice is not None:
-        listener.say(advice)
+        twice = " Tokens are counted for both passes (train.loss.consistency): halve them." if passes == 2 else ""
+        listener.say(advice + twice)
     return cost
 
 
