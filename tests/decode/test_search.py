@@ -209,3 +209,30 @@ def test_limits_that_do_not_fit_the_rows_are_refused() -> None:
     table = Table(2, 4, seed=0)
     with pytest.raises(UserError, match="3 limits for 2 rows"):
         beam_search(table, table.start(), start(2), end=END, limit=[1, 2, 3])
+
+
+class Counting(Table):
+    """Notes how many rows each step is asked for."""
+
+    def __init__(self, rows: int, size: int, seed: int) -> None:
+        super().__init__(rows, size, seed)
+        self.asked: list[int] = []
+
+    def step(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        self.asked.append(len(tokens))
+        return super().step(tokens, state)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_rows_that_have_ended_are_no_longer_asked_for(beams: int) -> None:
+    table = Counting(8, 5, seed=3)
+    table.scores[..., END] = -30  # nothing ends by itself
+    beam_search(table, table.start(), start(8), end=END, limit=[1, 2, 2, 2, 2, 3, 3, 6], beams=beams)
+    assert table.asked == [8, 8 * beams, 3 * beams, beams, beams, beams]
+
+
+def test_greedy_search_no_longer_asks_for_rows_that_have_ended() -> None:
+    table = Counting(8, 5, seed=3)
+    table.scores[..., END] = -30
+    greedy_search(table, table.start(), start(8), end=END, limit=[1, 2, 2, 2, 2, 3, 3, 6])
+    assert table.asked == [8, 8, 3, 1, 1, 1]

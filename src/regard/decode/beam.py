@@ -1,12 +1,15 @@
 """Beam search over anything that can take a step.
 
 Everything stays on the device: the alive hypotheses of each row, the best that have ended, and from which hypothesis
-each token came. Texts are put together once, at the end, by walking back.
+each token came. Texts are put together at the end of a row, by walking back. Once half of the rows are settled, they
+leave, and the steps that the others still need are taken without them.
 
 A row stops only when nothing still alive can do better than what is finished: with log-probabilities at most 0 and a
 penalty that never falls, an alive hypothesis can at best keep its sum and be divided by the largest penalty it can
 still reach.
 """
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -38,10 +41,14 @@ def beam_search(
     for length in range(1, max(limits) + 1):
         logits, state = stepper.step(token, state)
         parents, tokens = search.extend(logits[:, -1], length)
-        if search.settled(length):
+        settled = search.settled(length)
+        if settled.all():
             break
-        state = stepper.reorder(state, parents)
-        token = tokens[:, None]
+        if 2 * int(settled.sum()) >= len(settled):  # moving the others pays
+            parents, tokens = search.leave(settled, parents), search.leave(settled, tokens)
+            search.drop(settled)
+        state = stepper.reorder(state, parents.flatten())
+        token = tokens.flatten()[:, None]
     return search.results()
 
 
@@ -53,6 +60,8 @@ class _Beams:
 
     def __init__(self, limits: list[int], end: int, beams: int, penalty: LengthPenalty, device: torch.device) -> None:
         self.rows, self.limits, self.end, self.beams = len(limits), limits, end, beams
+        self.numbers = list(range(self.rows))  # which row of those asked for each one is
+        self.found: list[list[Hypothesis]] = [[] for _ in limits]
         self.penalties = [penalty.at(length) for length in range(max(limits) + 2)]
         self.largest = torch.tensor([self.penalties[limit] for limit in limits], dtype=torch.float64, device=device)
         self.sums = torch.zeros(self.rows, 1, dtype=torch.float64, device=device)  # (rows, width), -inf: nothing there
@@ -63,7 +72,7 @@ class _Beams:
         self.totals, self.steps, self.places, self.ended = self.scores, empty, empty, empty.bool()
 
     def extend(self, logits: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Take one step: which row of the state each alive hypothesis comes from, and its new token.
+        """Take one step: which row of the state each alive hypothesis comes from, and its token.  # (rows, width)
 
         Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are so many.
         logits: # (rows · width, vocabulary), width 1 at first
@@ -86,10 +95,10 @@ class _Beams:
         self.parents.append(parents)
         self.tokens.append(tokens)
         first = torch.arange(self.rows, device=parents.device)[:, None] * width
-        return (first + parents).flatten(), tokens.flatten()
+        return first + parents, tokens
 
-    def settled(self, length: int) -> bool:
-        """Whether no row can get a better result; at a row's limit what is alive in it is cut and counted."""
+    def settled(self, length: int) -> Tensor:
+        """Which rows can get no better result; at a row's limit what is alive in it is cut and counted.  # (rows,)"""
         if length in self.limits:
             here = torch.tensor([limit == length for limit in self.limits], device=self.sums.device)[:, None]
             places = torch.arange(self.sums.shape[1], device=self.sums.device).expand_as(self.sums)
@@ -98,7 +107,24 @@ class _Beams:
             self.sums = self.sums.masked_fill(here, _NEVER)
         best = self.sums.max(dim=1).values
         reachable = best / self.largest.clamp(min=self.penalties[length + 1])
-        return bool(((best == _NEVER) | (self.scores[:, -1] >= reachable)).all())
+        return ((best == _NEVER) | (self.scores[:, -1] >= reachable)).cpu()
+
+    def leave(self, settled: Tensor, values: Tensor) -> Tensor:
+        """The part of some values that belongs to rows not settled.  values: # (rows, …)"""
+        return values[(~settled).nonzero()[:, 0].to(values.device)]
+
+    def drop(self, settled: Tensor) -> None:
+        """Write down what was found for the settled rows, and go on with the others."""
+        self._write_down([row for row, over in enumerate(settled.tolist()) if over])
+        kept = [row for row, over in enumerate(settled.tolist()) if not over]
+        self.numbers, self.limits = [self.numbers[row] for row in kept], [self.limits[row] for row in kept]
+        self.rows = len(kept)
+        self.tokens = [self.leave(settled, step) for step in self.tokens]
+        self.parents = [self.leave(settled, step) for step in self.parents]
+        self.sums, self.largest, self.scores, self.totals, self.steps, self.places, self.ended = (
+            self.leave(settled, values)
+            for values in (self.sums, self.largest, self.scores, self.totals, self.steps, self.places, self.ended)
+        )
 
     def _finish(self, totals: Tensor, length: int, step: int, places: Tensor, ended: Tensor) -> None:
         """Rank outputs of this length among those that have ended; -inf stands for none.  all: # (rows, some)"""
@@ -110,20 +136,20 @@ class _Beams:
         self.ended = torch.cat((self.ended, ended), dim=1).gather(1, best)
 
     def results(self) -> list[list[Hypothesis]]:
-        """Walk back from every output that ended."""
+        self._write_down(range(self.rows))
+        return self.found
+
+    def _write_down(self, rows: Iterable[int]) -> None:
+        """Walk back from every output that ended in some rows."""
         tokens = [step.tolist() for step in self.tokens]
         parents = [step.tolist() for step in self.parents]
-        facts = (self.scores, self.totals, self.steps, self.places, self.ended)
-        found = []
-        for row, each in enumerate(zip(*(fact.tolist() for fact in facts), strict=True)):
-            hypotheses = []
-            for score, total, step, place, ended in zip(*each, strict=True):
+        facts = [fact.tolist() for fact in (self.scores, self.totals, self.steps, self.places, self.ended)]
+        for row in rows:
+            for score, total, step, place, ended in zip(*(fact[row] for fact in facts), strict=True):
                 if score == _NEVER:
                     continue
                 written = []
                 for at in range(step, -1, -1):
                     written.append(tokens[at][row][place])
                     place = parents[at][row][place]
-                hypotheses.append(Hypothesis(tuple(reversed(written)), total, score, ended))
-            found.append(hypotheses)
-        return found
+                self.found[self.numbers[row]].append(Hypothesis(tuple(reversed(written)), total, score, ended))

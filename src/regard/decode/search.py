@@ -1,8 +1,8 @@
 """What can be searched, what a search finds, and the simplest search of all.
 
 A `Stepper` scores the next token given the one just written and a state, and can move the rows of that state. The
-Transformers here are steppers; so is anything else with these two methods. Searches work on all rows at once, and a row
-that has ended no longer counts, though it still takes part until the others have.
+Transformers here are steppers; so is anything else with these two methods. Searches work on all rows at once. Rows that
+have ended no longer count, and leave as soon as they are half of all.
 """
 
 from collections.abc import Sequence
@@ -46,21 +46,27 @@ class Hypothesis:
 def greedy_search(stepper: Stepper[State], state: State, start: Tensor, *, end: int, limit: Limit) -> list[Hypothesis]:
     """The likeliest token at every step, up to `limit` tokens, the end included.  start: # (rows,)"""
     limits = row_limits(start, limit, beams=1)
-    token = start[:, None]
-    done = torch.zeros_like(start, dtype=torch.bool)
-    last = torch.tensor(limits, device=start.device)
     sums = torch.zeros(start.shape[0], dtype=torch.float64, device=start.device)
-    written = []
+    last = torch.tensor(limits, device=start.device)
+    written: list[Tensor] = []  # (rows,) of each step
+    numbers, token = torch.arange(start.shape[0], device=start.device), start  # the rows still there, and their tokens
+    done = torch.zeros_like(start, dtype=torch.bool)  # of the rows still there
     for length in range(1, max(limits) + 1):
-        logits, state = stepper.step(token, state)
+        logits, state = stepper.step(token[:, None], state)
         scores = logits[:, -1] if logits.dtype == torch.float64 else logits[:, -1].float()
-        top, best = scores.max(dim=-1)  # (rows,)
-        sums = torch.where(done, sums, sums + (top - scores.logsumexp(dim=-1)).double())
-        written.append(torch.where(done, end, best))
-        done = done | (best == end) | (length >= last)
-        token = written[-1][:, None]
-        if bool(done.all()):
+        top, best = scores.max(dim=-1)
+        token = torch.where(done, end, best)
+        gains = (top - scores.logsumexp(dim=-1)).double()
+        sums = sums.index_add(0, numbers, torch.where(done, 0.0, gains))
+        written.append(torch.full_like(start, end).index_copy(0, numbers, token))
+        done = done | (best == end) | (length >= last[numbers])
+        over = int(done.sum())
+        if over == len(done):
             break
+        if 2 * over >= len(done):  # moving the others pays
+            rest = (~done).nonzero()[:, 0]
+            state = stepper.reorder(state, rest)
+            numbers, token, done = numbers[rest], token[rest], done[rest]
     rows = torch.stack(written, dim=1).tolist()
     found = zip(rows, sums.tolist(), limits, strict=True)
     return [_greedy_hypothesis(row[:longest], total, end) for row, total, longest in found]
