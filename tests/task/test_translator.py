@@ -139,3 +139,24 @@ def test_the_shipped_model_names_tatoeba_whose_sentences_it_learnt_from(name: st
     text = (find("en-tr") / name).read_text(encoding="utf-8")
     assert "Tatoeba" in text
     assert "tatoeba.org" in text
+
+
+EVERYDAY = {
+    "My brother lives in Ankara.": "Erkek kardeşim Ankara'da yaşıyor.",
+    "The children are playing in the garden.": "Çocuklar bahçede oynuyorlar.",
+    "She bought two tickets for the concert.": "O, konser için iki bilet aldı.",
+    "We will meet in front of the museum at five.": "Beşte müzenin önünde buluşacağız.",
+    "He forgot his umbrella on the bus.": "O, şemsiyesini otobüste unuttu.",
+    "Could you open the window a little?": "Pencereyi biraz açar mısın?",
+    "I have been waiting for you since this morning.": "Bu sabahtan beri seni bekliyorum.",
+    "Our neighbors have a big black dog.": "Komşularımızın büyük siyah bir köpeği var.",
+    "I drink coffee without sugar.": "Kahveyi şekersiz içerim.",
+    "The doctor told me to rest for a week.": "Doktor bir hafta dinlenmemi söyledi.",
+}
+"""Sentences that are not in the training data, and good Turkish for them."""
+
+
+def test_the_shipped_model_translates_everyday_sentences_it_has_never_seen() -> None:
+    translator = load_translator("en-tr")
+    found = translator.translate_sentences(list(EVERYDAY))
+    assert [best.text for best, *_ in found] == list(EVERYDAY.values())
