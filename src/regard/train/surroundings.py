@@ -1,6 +1,7 @@
 """What is set for a whole run and put back after it: signals, determinism, kernels."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ def determinism(wanted: bool) -> Iterator[None]:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it matrix products on CUDA are refused
     torch.use_deterministic_algorithms(True)
     try:
         yield
