@@ -99,3 +99,27 @@ def test_a_check_of_an_unknown_set_is_code_two(own_data: Path) -> None:
     done = run("data", "check", "browm")
     assert done.returncode == 2
     assert "did you mean brown?" in done.stderr
+
+
+def test_a_model_is_exported_with_a_sentence(tmp_path: Path) -> None:
+    done = run("export", "en-tr", "hf", str(tmp_path / "out"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{tmp_path / 'out'}: exported as PegasusForConditionalGeneration")
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("en-tr", "onnx"), id="unknown target"),
+        pytest.param(("en-xx", "hf"), id="unknown model"),
+        pytest.param(("en-tr", "hf", "--quantization", "int8"), id="quantized for transformers"),
+        pytest.param(("en-tr", "ctranslate2", "--quantization", "int3"), id="unknown numbers"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path: Path, words: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    done = run("export", words[0], words[1], str(out), *words[2:])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert not out.exists()

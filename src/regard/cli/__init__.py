@@ -4,6 +4,7 @@ Whatever a person got wrong arrives as a `UserError` and leaves as one line on s
 """
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -63,3 +64,28 @@ def import_(
 
     imported = import_huggingface(directory, out)
     print(f"{out}: {imported}")
+
+
+class Target(StrEnum):
+    """What a model can be exported to."""
+
+    hf = "hf"
+    ctranslate2 = "ctranslate2"
+
+
+@app.command("export")
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model that ships: en-tr.")],
+    target: Annotated[Target, typer.Argument(metavar="TARGET", help="hf (transformers) or ctranslate2.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; must not exist.")],
+    quantization: Annotated[str, typer.Option(help="Only for ctranslate2: float32, float16, int8 …")] = "float32",
+) -> None:
+    """Turn a model into a folder that transformers or CTranslate2 opens."""
+    from regard.interop import export_ctranslate2, export_huggingface
+
+    if target is Target.hf:
+        if quantization != "float32":
+            raise UserError("--quantization is for ctranslate2; leave it out for hf.")
+        print(f"{out}: {export_huggingface(model, out)}")
+    else:
+        print(f"{out}: {export_ctranslate2(model, out, quantization=quantization)}")

@@ -1,0 +1,291 @@
+"""A run folder becomes a Hugging Face folder, which transformers opens without code of ours.
+
+The rules that bring a family's weights in are read the other way round. Whether a model fits a family is not decided by
+a list of conditions: the settings for it are written, read back as an import would read them, and whatever then differs
+has no counterpart there and is named. So what is exported is a model that an import gives back.
+
+A translator of our own is pre-norm with sinusoidal positions. That is Pegasus (`PegasusForConditionalGeneration`),
+except that its sinusoids stand in halves, all sines before all cosines, where ours alternate. The features of a model
+have no order of their own, so they are put into that order in every tensor they occur in, and nothing else changes.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, processors
+from torch import Tensor
+
+from regard.attention import LearnedConfig, SinusoidalConfig
+from regard.config import ConfigError
+from regard.data.tokenizer import SPECIAL_NAMES
+from regard.errors import UserError
+from regard.files import new_folder
+from regard.interop.huggingface.encoder_decoder import DECODER, ENCODER, OUTPUT, SHARED, layer_rules, read_model
+from regard.interop.huggingface.export_settings import (
+    POSITIONS,
+    WRITERS,
+    generation_settings,
+    kept_settings,
+    no_counterpart,
+    with_ids,
+)
+from regard.interop.huggingface.family import Family
+from regard.interop.huggingface.folder import FAMILIES
+from regard.interop.huggingface.mapping import Rule, for_layers, part, parts
+from regard.interop.huggingface.settings import Settings
+from regard.interop.huggingface.weights import Weights
+from regard.model import (
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    ModelConfig,
+    build_empty,
+    count_parameters,
+    read_config,
+)
+from regard.run import Loaded, find, load, read_facts
+from regard.run.tensors import write_tensors
+
+_BARE_NAMES = ("lm_head.", "final_logits_bias")
+_HALVES = SinusoidalConfig(layout="halves")
+
+
+def export_huggingface(folder: Path | str, out: Path | str) -> str:
+    """Write a model for transformers; gives a sentence that says as what.
+
+    A model that no architecture of theirs fits exactly is refused with the setting that has no counterpart.
+    """
+    place, out = find(folder), Path(out)
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists already; choose another folder, or remove it first.")
+    noted = read_facts(place).get("origin")
+    origin = noted if isinstance(noted, dict) else {}
+    loaded = load(place)
+    family = _family(loaded.config, origin)
+    config, tensors = _prepare(family, loaded)
+    imported = _imported(origin, family)
+    settings = kept_settings(family, origin, config) if imported else WRITERS[family.kind](config)
+    settings |= {"architectures": [family.architecture], "model_type": family.kind}
+    generation = dict(origin.get("generation") or {}) if imported else generation_settings(settings, origin)
+    theirs = _send(family, config, settings, tensors)
+    _check(family, config, with_ids(settings, generation), theirs, place)
+    assert not set(tensors) - {name for rule in family.rules(config) for name in rule.ours}, "a tensor was left behind"
+    with new_folder(out) as beside:
+        _write_json(beside / "config.json", settings)
+        if generation:
+            _write_json(beside / "generation_config.json", generation)
+        write_tensors(beside / "model.safetensors", _spelled(family, config, theirs))
+        _write_tokenizers(beside, loaded, settings, imported)
+    kind = str(loaded.model.vocabulary.weight.dtype).removeprefix("torch.")
+    company = "without a tokenizer, as the folder has none" if loaded.tokenizer is None else "with its tokenizer"
+    count = count_parameters(loaded.model)
+    return f"exported as {family.architecture} with {count:,} parameters in {kind}, {company}."
+
+
+# Which family
+
+
+def _read_pegasus(settings: Settings, weights: Weights) -> EncoderDecoderConfig:
+    size = settings.whole("vocab_size")
+    read = read_model(settings, weights, _HALVES, None, shared=True, sizes=(size, size), usual={})
+    plain = read.plain()
+    for stack in ("encoder", "decoder"):
+        plain[stack]["order"] = "pre"
+    return EncoderDecoderConfig.read(plain)
+
+
+def _pegasus_rules(config: ModelConfig) -> list[Rule]:
+    last = parts(part("encoder.layer_norm", "encoder.norm"), part("decoder.layer_norm", "decoder.norm"))
+    return for_layers(layer_rules(config) + last, config)
+
+
+PEGASUS = Family(
+    name="Pegasus",
+    kind="pegasus",
+    architecture="PegasusForConditionalGeneration",
+    bare="PegasusModel",
+    prefix="model.",
+    read=_read_pegasus,
+    rules=_pegasus_rules,
+)
+
+
+def _family(config: ModelConfig, origin: Mapping[str, Any]) -> Family:
+    """The family a model came from, or the one that is most like it."""
+    known = {family.kind: family for family in (*FAMILIES, PEGASUS)}
+    for family in known.values():
+        if _imported(origin, family):
+            return family
+    if isinstance(config, LanguageModelConfig):
+        return known["llama" if config.decoder.norm.kind == "rms" else "gpt2"]
+    if config.decoder.order != "post":
+        return PEGASUS
+    return known["bart" if isinstance(config.position, LearnedConfig) else "marian"]
+
+
+def _imported(origin: Mapping[str, Any], family: Family) -> bool:
+    theirs = origin.get("library") == "huggingface" and isinstance(origin.get("config"), dict)
+    return theirs and origin.get("architecture") == family.architecture
+
+
+def _check(
+    family: Family, config: ModelConfig, settings: dict[str, Any], theirs: dict[str, Tensor], place: Path
+) -> None:
+    """Read what was written as an import would, and refuse the model if another one would come back."""
+    weights = Weights([], family.prefix)
+    for name, tensor in theirs.items():
+        weights.put(name, tensor)
+    try:
+        back = family.read(Settings(settings, "config.json"), weights)
+    except ConfigError as error:
+        raise UserError(f"{place} cannot be exported as {family.name}: {error}") from None
+    ours, others = _flat(_sized(config)), _flat(_sized(back))
+    unlike = [key for key in {**ours, **others} if ours.get(key) != others.get(key)]
+    if unlike:
+        key = min(unlike, key=lambda one: not one.endswith("kind"))
+        raise no_counterpart(key, ours.get(key), family.name, f"; there it is always {others.get(key)!r}")
+
+
+def _sized(config: ModelConfig) -> dict[str, Any]:
+    """The settings that make up what a model computes, with widths that were left out filled in."""
+    plain = config.plain()
+    stacks = {"decoder": config.decoder}
+    if isinstance(config, EncoderDecoderConfig):
+        stacks["encoder"] = config.encoder
+    for name, stack in stacks.items():
+        sizes = stack.attention.sizes(config.width)
+        widths = {"key_heads": sizes.key_heads, "head_width": sizes.head_width, "value_width": sizes.value_width}
+        plain[name]["attention"] |= widths
+        plain[name]["norm"]["bias"] |= stack.norm.kind == "rms"  # which has none either way
+    return plain
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys and their values; dropout, which only training knows, is left out."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        elif key != "dropout":
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+# Weights
+
+
+def _prepare(family: Family, loaded: Loaded) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The same model as one with every bias (the new ones are zero) and with sinusoids in halves."""
+    config, tensors = loaded.config, dict(loaded.model.state_dict())
+    plain = config.plain()
+    if family.kind != "llama":  # whose settings say which biases there are
+        _set_biases(plain)
+    if isinstance(config.position, SinusoidalConfig) and config.position.layout == "interleaved":
+        order = torch.cat((torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)))
+        if config.position.join == "add":
+            tensors = {name: _reorder(name, tensor, order) for name, tensor in tensors.items()}
+            plain["position"]["layout"] = "halves"
+    full = read_config(plain)
+    kind = loaded.model.vocabulary.weight.dtype
+    for name, tensor in build_empty(full).state_dict().items():
+        if name not in tensors:
+            tensors[name] = torch.zeros(tensor.shape, dtype=kind)
+    return full, tensors
+
+
+def _set_biases(table: dict[str, Any]) -> None:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _set_biases(value)
+        elif key == "bias":
+            table[key] = True
+
+
+def _reorder(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    """A tensor with the features of the model's width in another order, on whichever side it has them."""
+    writes = name.endswith((".function.output.weight", ".function.output.bias", ".narrow.weight", ".narrow.bias"))
+    if writes or ".norm." in name:
+        return tensor[order]
+    reads = name.endswith((".query.weight", ".key.weight", ".value.weight", ".widen.weight", ".gate.weight"))
+    if reads or name in ("vocabulary.weight", "source_vocabulary.weight", "output.weight"):
+        return tensor[:, order]
+    return tensor  # queries, keys, values, hidden features and scores keep theirs
+
+
+def _send(
+    family: Family, config: ModelConfig, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Their tensors, made from ours."""
+    theirs: dict[str, Tensor] = {}
+    for rule in family.rules(config):
+        if rule.ours[0] in tensors:
+            theirs[rule.theirs] = rule.change.send([tensors[name] for name in rule.ours])
+    shares = settings.get("share_encoder_decoder_embeddings") is not False
+    if isinstance(config, EncoderDecoderConfig) and shares and not (config.tie and config.source_vocabulary is None):
+        # Where not all words are one table, their library ties none: each is stored under its own name.
+        words, source = tensors["vocabulary.weight"], tensors.get("source_vocabulary.weight")
+        words_of = {SHARED: words, DECODER: words, ENCODER: words if source is None else source}
+        theirs |= {name: tensor.clone() for name, tensor in words_of.items()}
+        theirs |= {OUTPUT: words.clone()} if config.tie else {}
+    return theirs
+
+
+def _spelled(family: Family, config: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under the names of a whole model, with what a file has and a model of ours does not."""
+    whole = dict(theirs)
+    if family is PEGASUS:
+        table = _HALVES.code(config.width).encode(torch.arange(POSITIONS))
+        whole |= {f"{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
+    if isinstance(config, EncoderDecoderConfig) and "final_logits_bias" not in whole:
+        whole["final_logits_bias"] = torch.zeros(1, config.vocabulary, dtype=next(iter(theirs.values())).dtype)
+    return {name if name.startswith(_BARE_NAMES) else family.prefix + name: tensor for name, tensor in whole.items()}
+
+
+# Tokenizer
+
+
+def _write_tokenizers(beside: Path, loaded: Loaded, settings: Mapping[str, Any], imported: bool) -> None:
+    """The tokenizer with the names of its special tokens; the target's, where it is another, in a folder of its own."""
+    if loaded.tokenizer is None:
+        return
+    _write_tokenizer(beside, loaded.tokenizer, settings, imported)
+    if loaded.target_tokenizer is not None and loaded.target_tokenizer is not loaded.tokenizer:
+        target = beside / "target_tokenizer"
+        target.mkdir()
+        _write_tokenizer(target, loaded.target_tokenizer, settings, imported)
+
+
+def _write_tokenizer(folder: Path, given: Tokenizer, settings: Mapping[str, Any], imported: bool) -> None:
+    tokenizer = Tokenizer.from_str(given.to_str())
+    facts: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    if not imported:
+        facts["split_special_tokens"] = True  # what a person types is plain text
+        if settings.get("is_encoder_decoder"):
+            facts["model_max_length"] = settings["max_position_embeddings"]
+    for role, key in (("pad_token", "pad_token_id"), ("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
+        number = settings.get(key)
+        number = number[0] if isinstance(number, list) and number else number
+        name = tokenizer.id_to_token(number) if type(number) is int and number >= 0 else None
+        if name is not None:
+            facts[role] = name
+    unknown = SPECIAL_NAMES["unknown"]
+    if tokenizer.token_to_id(unknown) is not None:
+        facts["unk_token"] = unknown
+    if settings.get("is_encoder_decoder") and tokenizer.post_processor is None and "eos_token" in facts:
+        # Our translators put the end behind a source themselves; theirs leave it to the tokenizer.
+        end = facts["eos_token"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, tokenizer.token_to_id(end))]
+        )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "tokenizer_config.json", facts)
+
+
+def _write_json(path: Path, table: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

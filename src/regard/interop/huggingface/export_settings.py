@@ -1,0 +1,186 @@
+"""A config of ours as settings of a family of transformers: what config.json and generation_config.json say."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from regard.attention import LearnedConfig, RotaryConfig
+from regard.attention.rotary import AnyScaling
+from regard.errors import UserError
+from regard.interop.huggingface.family import ACTIVATIONS, GATED_ACTIVATIONS, Family
+from regard.model import EncoderDecoderConfig, ModelConfig
+from regard.model.feed_forward import Activation
+
+POSITIONS = 1024
+"""Rows of a table of sinusoids, where a model of ours has no limit of its own."""
+LONGEST = 256
+"""Tokens at which their search gives up; ours goes by the length of the source, which their settings cannot say."""
+
+
+def kept_settings(family: Family, origin: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """The settings a model was imported with, less what the import has settled in its weights."""
+    kept = {**origin["config"], "tie_word_embeddings": config.tie}
+    if "scale_attn_by_inverse_layer_idx" in kept:
+        kept["scale_attn_by_inverse_layer_idx"] = False
+    if family.kind == "marian":
+        kept |= _marian_words(config)
+    return kept
+
+
+def with_ids(settings: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as an import reads them: special ids may stand in generation_config.json alone."""
+    ids = {key: value for key, value in generation.items() if key.endswith("_token_id") and settings.get(key) is None}
+    return {**settings, **ids}
+
+
+def _tokens(config: ModelConfig) -> dict[str, Any]:
+    tokens = config.tokens
+    ids = {"pad_token_id": tokens.padding, "bos_token_id": tokens.start, "eos_token_id": tokens.end}
+    return ids | ({"decoder_start_token_id": tokens.start} if isinstance(config, EncoderDecoderConfig) else {})
+
+
+def _name(known: Mapping[str, Activation], config: ModelConfig, family: str) -> str:
+    activation = config.decoder.feed_forward.activation
+    for name, ours in known.items():
+        if ours == activation:
+            return name
+    raise no_counterpart("decoder.feed_forward.activation", activation, family)
+
+
+def _common(config: ModelConfig) -> dict[str, Any]:
+    # Ours computes in float32 whatever its file holds; without this key theirs would go by the file.
+    return {"dtype": "float32", "tie_word_embeddings": config.tie, **_tokens(config)}
+
+
+def _translator(config: ModelConfig, family: str) -> dict[str, Any]:
+    assert isinstance(config, EncoderDecoderConfig)
+    position, stacks = config.position, {"encoder": config.encoder, "decoder": config.decoder}
+    settings = _common(config) | {
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocabulary,
+        "d_model": config.width,
+        "scale_embedding": config.embedding.scale,
+        "max_position_embeddings": position.limit if isinstance(position, LearnedConfig) else POSITIONS,
+        "activation_function": _name(ACTIVATIONS, config, family),
+        "dropout": config.decoder.dropout,
+        "attention_dropout": config.decoder.attention.dropout,
+        "activation_dropout": config.decoder.feed_forward.dropout,
+        "forced_eos_token_id": None,
+    }
+    for name, stack in stacks.items():
+        settings[f"{name}_layers"] = stack.layers
+        settings[f"{name}_attention_heads"] = stack.attention.heads
+        settings[f"{name}_ffn_dim"] = stack.feed_forward.hidden
+    return settings
+
+
+def _write_pegasus(config: ModelConfig) -> dict[str, Any]:
+    size = getattr(config, "source_vocabulary", None)
+    if size is not None:
+        raise no_counterpart("source_vocabulary", size, "Pegasus", "; there both sides share one vocabulary")
+    return _translator(config, "Pegasus")
+
+
+def _write_marian(config: ModelConfig) -> dict[str, Any]:
+    return _translator(config, "Marian") | _marian_words(config)
+
+
+def _marian_words(config: ModelConfig) -> dict[str, Any]:
+    source = getattr(config, "source_vocabulary", None)
+    return {
+        "vocab_size": source or config.vocabulary,
+        "decoder_vocab_size": config.vocabulary,
+        "share_encoder_decoder_embeddings": source is None,
+    }
+
+
+def _write_gpt2(config: ModelConfig) -> dict[str, Any]:
+    stack, position = config.decoder, config.position
+    return _common(config) | {
+        "vocab_size": config.vocabulary,
+        "n_embd": config.width,
+        "n_layer": stack.layers,
+        "n_head": stack.attention.heads,
+        "n_inner": stack.feed_forward.hidden,
+        "n_positions": position.limit if isinstance(position, LearnedConfig) else POSITIONS,
+        "activation_function": _name(ACTIVATIONS, config, "GPT-2"),
+        "layer_norm_epsilon": stack.norm.epsilon,
+        "scale_attn_weights": stack.attention.similarity == "scaled",
+        "attn_pdrop": stack.attention.dropout,
+        "resid_pdrop": stack.dropout,
+        "embd_pdrop": config.embedding.dropout,
+    }
+
+
+def _write_llama(config: ModelConfig) -> dict[str, Any]:
+    stack, position = config.decoder, config.position
+    sizes = stack.attention.sizes(config.width)
+    rotary = position if isinstance(position, RotaryConfig) else RotaryConfig()
+    return _common(config) | {
+        "vocab_size": config.vocabulary,
+        "hidden_size": config.width,
+        "intermediate_size": stack.feed_forward.hidden,
+        "num_hidden_layers": stack.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.key_heads,
+        "head_dim": sizes.head_width,
+        "hidden_act": _name(GATED_ACTIVATIONS, config, "Llama"),
+        "rms_norm_eps": stack.norm.epsilon,
+        "attention_bias": stack.attention.bias,
+        "mlp_bias": stack.feed_forward.bias,
+        "attention_dropout": stack.attention.dropout,
+        "max_position_embeddings": getattr(rotary.scaling, "trained", 2048),
+        "rope_parameters": {"rope_theta": rotary.base, **_scaling(rotary.scaling)},
+    }
+
+
+def _scaling(scaling: AnyScaling | None) -> dict[str, Any]:
+    """The scaling of rotary positions in their spelling."""
+    if scaling is None:
+        return {"rope_type": "default"}
+    ours = scaling.plain()
+    kind = ours.pop("kind")
+    names = {
+        "trained": "original_max_position_embeddings",
+        "fast": "beta_fast",
+        "slow_turns": "beta_slow",
+        "sharpness": "attention_factor",
+        "short_factors": "short_factor",
+        "long_factors": "long_factor",
+        "low": "low_freq_factor",
+        "high": "high_freq_factor",
+    }
+    theirs = {names.get(key, key): value for key, value in ours.items() if value is not None}
+    return {"rope_type": {"long": "longrope", "band": "llama3"}.get(kind, kind), **theirs}
+
+
+WRITERS: dict[str, Callable[[ModelConfig], dict[str, Any]]] = {
+    "pegasus": _write_pegasus,
+    "marian": _write_marian,
+    "bart": lambda config: _translator(config, "BART"),
+    "gpt2": _write_gpt2,
+    "llama": _write_llama,
+}
+"""How a family's settings are written from a config of ours, by their model_type."""
+
+
+def generation_settings(settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """How their library is to write: the search a translator was made for, as far as theirs can be told.
+
+    Their penalty is a power of the length. Ours of the same form is the same; the paper's, ((5 + length) / 6)^strength,
+    has no counterpart, and gets the power that is as steep at ten tokens.
+    """
+    generation = {key: settings[key] for key in settings if key.endswith("_token_id")}
+    generation |= {"max_length": LONGEST} if settings.get("is_encoder_decoder") else {}
+    decode = origin.get("decode")
+    if isinstance(decode, dict) and decode.get("beams", 1) > 1:
+        steep = {"paper": 2 / 3, "power": 1.0}.get(str(decode.get("penalty")), 0.0)
+        strength = round(steep * float(decode.get("strength", 0.0)), 3)
+        generation |= {"num_beams": decode["beams"], "length_penalty": strength}
+    return generation
+
+
+def no_counterpart(key: str, value: object, name: str, rest: str = "") -> UserError:
+    return UserError(
+        f"{key} is {value!r}, which has no counterpart in {name}, the nearest architecture of transformers{rest}. "
+        "The model cannot be exported."
+    )
