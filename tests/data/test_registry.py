@@ -288,7 +288,11 @@ def test_check_says_what_is_good_what_differs_and_what_is_missing(asked: list[st
     assert check("open").good
 
 
-@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b"other"), gzip.compress(b"cut" * 99)[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip at all", gzip.compress(b"other"), gzip.compress(b"cut" * 99)[:-9]],
+    ids=["no gzip", "other content", "cut short"],  # the bytes themselves hold the time of day
+)
 def test_a_compressed_file_that_is_damaged_differs(asked: list[str], places: tuple[Path, Path], content: bytes) -> None:
     put(places[0] / "packed", plain_txt_gz=content)
     assert check("packed").states == {"plain.txt.gz": "differs"}
