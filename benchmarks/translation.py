@@ -28,11 +28,10 @@ from regard.attention.encoding import Sinusoidal
 from regard.cli.progress import TrainingDisplay
 from regard.data.corpus import Corpus
 from regard.model import EncoderDecoderConfig, count_parameters
-from regard.score import score_translations
 from regard.task.prepare import prepare
 from regard.task.recipe import Recipe, read_recipe
 from regard.task.training import train
-from regard.task.translate import translate_lines
+from regard.task.translate import score_pairs
 from regard.task.translation import TranslationTask
 from regard.train.loop import Loop
 
@@ -142,10 +141,7 @@ def train_peer(recipe: Recipe, device: str) -> dict[str, Any]:
         scores = {}
         for name, part in recipe.data.test.items():
             pairs = list(Corpus(name, (part,)).read())
-            sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-            found = translate_lines(model, prepared.source, prepared.target, sources, recipe.decode)
-            how = {"tokenised": recipe.score.tokenised, "lowercase": recipe.score.lowercase}
-            scored = score_translations([best.text for best, *_ in found], references, **how)
+            scored = score_pairs(model, prepared.source, prepared.target, pairs, recipe.decode, recipe.score)
             scores[name] = {"bleu": scored.bleu, "chrf": scored.chrf}
     return {
         "scores": scores,

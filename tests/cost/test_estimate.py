@@ -382,3 +382,21 @@ def test_rows_longer_than_the_budget_are_refused() -> None:
 def test_an_unknown_choice_is_refused(wrong: Any) -> None:
     with pytest.raises(UserError, match="choose"):
         estimate(gpt2(), Work(1, 8), **wrong)
+
+
+def test_two_passes_cost_what_twice_the_rows_cost() -> None:
+    config = translator(64, 2, 300)
+    twice, more = Work(8, 12, 10, passes=2), Work(16, 12, 10)
+    costs = [estimate(config, work, precision="fp32") for work in (twice, more)]
+    assert costs[0].memory == costs[1].memory
+    assert costs[0].flops_per_step == costs[1].flops_per_step
+    assert costs[0].minutes(HARDWARE["h200"]) == costs[1].minutes(HARDWARE["h200"])
+
+
+def test_the_advised_tokens_are_those_of_one_pass() -> None:
+    machine, work = HARDWARE["t4"], Work(2304, 32, 32, passes=2)
+    advice = advice_for_memory(estimate(transformer_base(32768), work, precision="bf16"), machine)
+    assert advice is not None
+    tokens = int(advice.split("train.tokens to ")[1].split()[0].replace(",", ""))
+    fitting = estimate(transformer_base(32768), replace(work, tokens=tokens), precision="bf16")
+    assert advice_for_memory(fitting, machine) is None

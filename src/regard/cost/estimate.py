@@ -51,10 +51,12 @@ class Work:
     steps: int = 1
     accumulate: int = 1
     tokens: int | None = None
+    passes: int = 1
+    """How often each micro-batch goes through the model at once (2 for regularised dropout)."""
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.target, self.steps, self.accumulate) < 1 or self.source < 0:
-            raise UserError(f"Work needs at least 1 for rows, target, steps and accumulate; found {self}.")
+        if min(self.rows, self.target, self.steps, self.accumulate, self.passes) < 1 or self.source < 0:
+            raise UserError(f"Work needs at least 1 for rows, target, steps, accumulate and passes; found {self}.")
         if self.tokens is not None and self.tokens < self.longest:
             raise UserError(f"A row of {self.longest} cells does not fit a batch of {self.tokens} tokens a side.")
 
@@ -223,7 +225,7 @@ def _batch_bytes(config: ModelConfig, work: Work, precision: Precision) -> tuple
     """What a micro-batch keeps for backward, and what its loss holds while the gradient of the logits is made."""
     size = 4 if precision == "fp32" else 2
     effort = _forward(config, work)
-    logits = work.rows * work.target * config.vocabulary
+    logits = work.rows * work.passes * work.target * config.vocabulary
     # The loss leaves the gradient of the logits, made some rows at a time beside them (see train/loss.py).
     return effort.kept * size + effort.masks + logits * size, logits * size
 
@@ -235,7 +237,7 @@ def _moved_bytes(config: ModelConfig, work: Work, precision: Precision) -> int:
     """
     size = 4 if precision == "fp32" else 2
     effort = _forward(config, work)
-    return effort.kept * size + effort.masks + work.rows * work.target * config.vocabulary * 20
+    return effort.kept * size + effort.masks + work.rows * work.passes * work.target * config.vocabulary * 20
 
 
 def _forward(config: ModelConfig, work: Work) -> _Effort:
@@ -248,7 +250,7 @@ def _forward(config: ModelConfig, work: Work) -> _Effort:
         row += _embedding(config, source) + _stack(config.encoder, width, source, causal=False)
         row += _keys_and_values(heads, width, source) * (1 if config.memory == "shared" else layers)
         row += (_around(config.decoder, width, target) + _heads(heads, width, target, target * source)) * layers
-    return row * work.rows
+    return row * (work.rows * work.passes)
 
 
 def _embedding(config: ModelConfig, tokens: int) -> _Effort:

@@ -23,17 +23,17 @@ import torch
 from regard.cost import Cost, Work, advice_for_memory, estimate, this_hardware
 from regard.data.corpus import Corpus
 from regard.data.pairs import Pair
-from regard.data.tokenizer import TextTokenizer
 from regard.errors import UserError
 from regard.files import sweep, write_text
 from regard.model import EncoderDecoder
-from regard.run import finish, load, read_facts
-from regard.score import TranslationScore, score_translations
+from regard.run import finish, read_facts
+from regard.score import TranslationScore
 from regard.task.card import model_card
 from regard.task.prepare import HELD_OUT, Prepared, prepare
 from regard.task.recipe import Recipe, read_recipe, write_recipe
-from regard.task.translate import translate_lines
+from regard.task.translate import score_pairs
 from regard.task.translation import TranslationTask
+from regard.task.translator import load_translator
 from regard.train.loop import Listener, Loop, Outcome, Silent
 
 _ORDINARY = 25
@@ -139,44 +139,39 @@ def _model_and_data(recipe: Recipe, folder: Path, listener: Listener) -> tuple[P
         sizes = (prepared.target.vocabulary, None if shared else prepared.source.vocabulary)
         torch.manual_seed(recipe.train.seed)
         return prepared, recipe.model_settings(*sizes).build()
-    first = load(recipe.init_from)
-    if not isinstance(first.model, EncoderDecoder) or first.tokenizer is None or first.target_tokenizer is None:
-        raise UserError(f"init_from: {recipe.init_from} is no encoder–decoder with a tokenizer, so it cannot be used.")
-    special = first.model.config.tokens.plain()
-    source = TextTokenizer(first.tokenizer, **special)
-    same = first.target_tokenizer is first.tokenizer
-    target = source if same else TextTokenizer(first.target_tokenizer, **special)
-    source.save(folder / "tokenizer.json")
-    if not same:
-        target.save(folder / "target_tokenizer.json")
+    first = load_translator(recipe.init_from)
+    tokenizers = first.source_text, first.target_text
+    tokenizers[0].save(folder / "tokenizer.json")
+    if tokenizers[1] is not tokenizers[0]:
+        tokenizers[1].save(folder / "target_tokenizer.json")
     listener.say(f"Starting from the weights and tokenizers of {recipe.init_from}.")
     torch.manual_seed(recipe.train.seed)
-    return prepare(recipe, folder, listener.say, (source, target)), first.model.float().train()
+    return prepare(recipe, folder, listener.say, tokenizers), first.encoder_decoder.train()
 
 
 def likely_cost(recipe: Recipe) -> Cost:
     """What a run will take, guessed from the recipe alone: full batches, rows of ordinary sentences."""
     config, length = recipe.train, min(_ORDINARY, recipe.train.tokens)
-    rows = max(1, config.tokens // length) * (2 if config.loss.consistency else 1)
-    work = Work(rows, length, length, config.steps, config.accumulate)
+    rows = max(1, config.tokens // length)
+    work = Work(rows, length, length, config.steps, config.accumulate, passes=_passes(recipe))
     return estimate(recipe.settings, work, precision=config.precision, optimiser=config.optimiser.kind)
 
 
 def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, listener: Listener) -> Cost:
     """What the run will take, said before it begins."""
     report, config = task.batches.report, recipe.train
-    passes = 2 if config.loss.consistency else 1
     sides = [sum(shape.lengths[side] * shape.rows for shape in task.batches.shapes) for side in (0, 1)]
     rows = max(1, round(report.items / report.batches))
     cells = report.cells / report.batches / (sum(sides) or 1)
     lengths = [max(1, round(side * cells / rows)) for side in sides]
     work = Work(
-        rows=rows * passes,
+        rows=rows,
         source=lengths[0],
         target=lengths[1],
         steps=config.steps,
         accumulate=config.accumulate,
-        tokens=max(config.tokens, *lengths) * passes,
+        tokens=max(config.tokens, *lengths),
+        passes=_passes(recipe),
     )
     cost = estimate(task.model.config, work, precision=config.precision, optimiser=config.optimiser.kind)
     hardware = this_hardware(device)
@@ -184,9 +179,12 @@ def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, list
     listener.say(f"Before it begins: {cost.describe(hardware, captured=captured)}.")
     advice = advice_for_memory(cost, hardware)
     if advice is not None:
-        twice = " Tokens are counted for both passes (train.loss.consistency): halve them." if passes == 2 else ""
-        listener.say(advice + twice)
+        listener.say(advice)
     return cost
+
+
+def _passes(recipe: Recipe) -> int:
+    return 2 if recipe.train.loss.consistency else 1
 
 
 def _score_tests(
@@ -198,13 +196,7 @@ def _score_tests(
         sets = {"valid" if recipe.data.valid is not None else "held-out": prepared.valid_pairs}
     scores = {}
     for name, pairs in sets.items():
-        sources = [pair.source for pair in pairs]
-        found = translate_lines(model, prepared.source, prepared.target, sources, recipe.decode)
-        outputs, references = [best.text for best, *_ in found], [pair.target for pair in pairs]
-        settings = recipe.score
-        scores[name] = score_translations(
-            outputs, references, tokenised=settings.tokenised, lowercase=settings.lowercase
-        )
+        scores[name] = score_pairs(model, prepared.source, prepared.target, pairs, recipe.decode, recipe.score)
         listener.say(f"{name}: BLEU {scores[name].bleu:.2f}, chrF {scores[name].chrf:.2f}{_expected(recipe, name)}.")
     return scores
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
+from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Hypothesis, beam_search, greedy_search
 from regard.errors import UserError
 from regard.model import EncoderDecoder
+from regard.score import TranslationScore, score_translations
+from regard.task.recipe import ScoreConfig
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 """How many source tokens are searched at once, padding included."""
@@ -62,6 +65,20 @@ def translate_lines(
         if progress is not None:
             progress(done)
     return results
+
+
+def score_pairs(
+    model: EncoderDecoder,
+    source: TextTokenizer,
+    target: TextTokenizer,
+    pairs: Sequence[Pair],
+    decode: DecodeConfig,
+    score: ScoreConfig,
+) -> TranslationScore:
+    """How good the best translations of pairs' sources are, beside their targets."""
+    found = translate_lines(model, source, target, [pair.source for pair in pairs], decode)
+    outputs, references = [best.text for best, *_ in found], [pair.target for pair in pairs]
+    return score_translations(outputs, references, tokenised=score.tokenised, lowercase=score.lowercase)
 
 
 @torch.no_grad()

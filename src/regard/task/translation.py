@@ -9,10 +9,9 @@ from regard.data.batch import Batch, TokenBatches
 from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.model import EncoderDecoder
-from regard.score import score_translations
 from regard.task.prepare import Prepared
 from regard.task.recipe import Recipe
-from regard.task.translate import translate_lines
+from regard.task.translate import score_pairs
 from regard.train.loss import Loss, consistent_word_loss, word_loss
 from regard.train.task import Forward, Measured
 
@@ -57,18 +56,9 @@ class TranslationTask:
         """BLEU and chrF of greedy translations: quick, and a good guess at what a beam would give."""
         if not self.prepared.valid_pairs:
             return None
-        pairs = self.prepared.valid_pairs
         greedy = DecodeConfig(beams=1, longest_factor=self.recipe.decode.longest_factor)
-        found = translate_lines(
-            self.model, self.prepared.source, self.prepared.target, [pair.source for pair in pairs], greedy
-        )
-        settings = self.recipe.score
-        scored = score_translations(
-            [best.text for best, *_ in found],
-            [pair.target for pair in pairs],
-            tokenised=settings.tokenised,
-            lowercase=settings.lowercase,
-        )
+        data = self.prepared
+        scored = score_pairs(self.model, data.source, data.target, data.valid_pairs, greedy, self.recipe.score)
         return Measured(scored.bleu, {"bleu": scored.bleu, "chrf": scored.chrf})
 
     def _scores(self, forward: Forward, batch: Batch, passes: int = 1) -> Tensor:

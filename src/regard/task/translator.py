@@ -101,19 +101,24 @@ def open_model(name: str | Path) -> Loaded:
     """A model from a run folder, or one that ships by its name, as what it is: a `Translator` where it can be one."""
     loaded = load(name)
     if isinstance(loaded.model, EncoderDecoder) and loaded.tokenizer is not None:
-        return load_translator(name)
+        return _translator(loaded, find(name))
     return loaded
 
 
 def load_translator(name: str | Path, device: torch.device | str = "cpu") -> Translator:
     """A translator from a run folder, or one that ships with the package by its name; computes in float32."""
     place = find(name)
+    return _translator(load(place), place).to(device)
+
+
+def _translator(loaded: Loaded, place: Path) -> Translator:
+    """With the search that its folder says it was made for."""
     origin = read_facts(place).get("origin", {})
     decode = origin.get("decode") if isinstance(origin, dict) else None
     settings = DecodeConfig() if decode is None else DecodeConfig.read(decode, f"{place / 'run.json'}: origin.decode")
     try:
-        translator = Translator(load(place), settings)
+        translator = Translator(loaded, settings)
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        raise UserError(f"{place}: {error}") from None
     translator.model.float()
-    return translator.to(device)
+    return translator

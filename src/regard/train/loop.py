@@ -154,7 +154,7 @@ class Loop(Generic[AnyBatch]):
             try:
                 loss = self._add_gradients(work, scale)
                 break
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except RuntimeError as error:
                 if not _out_of_memory(error):
                     raise
                 largest = max(len(batch.split(2**20)) for batch in work)
@@ -252,8 +252,10 @@ class Loop(Generic[AnyBatch]):
         return {} if total is None else {"loss": float(total.plain) / max(float(total.count), 1.0)}
 
     def _judge(self, values: Mapping[str, float], measured: Measured | None) -> bool:
-        by_score = measured is not None and (self.config.watch == "score" or "loss" not in values)
-        score = measured.score if by_score and measured is not None else -values["loss"]
+        if measured is not None and (self.config.watch == "score" or "loss" not in values):
+            score = measured.score
+        else:
+            score = -values["loss"]
         if math.isfinite(score) and (self.progress.best is None or score > self.progress.best):
             self.progress = replace(self.progress, best=score, best_step=self.progress.step, stale=0)
             return True
