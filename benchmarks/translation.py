@@ -1,12 +1,14 @@
 """Quality: a recipe trained from its files, with several seeds, beside PyTorch's own Transformer of the same size.
 
     python benchmarks/translation.py multi30k-en-de --seeds 1 2 3
+    python benchmarks/translation.py tatoeba-en-tr
     python benchmarks/translation.py tatoeba-en-tr --peer
 
-The peer is `torch.nn.Transformer` with the same widths, layers, dropout, tied word vectors and sinusoidal positions. It
-gets the same tokens in the same batches, the same number of steps, schedule, loss and averaging, and the same beam
-search (without a cache, which it does not have). One JSON file a recipe, under benchmarks/results. To try things out
-without looking at test sets, see tries.py.
+With --peer it is the peer that is trained: `torch.nn.Transformer` with the same widths, layers, dropout, tied word
+vectors and sinusoidal positions. It gets the same tokens in the same batches, the same number of steps, schedule, loss
+and averaging, and the same beam search (without a cache, which it does not have). Two JSON files a recipe,
+translation-RECIPE and peer-RECIPE, under benchmarks/results. To try things out without looking at test sets, see
+tries.py.
 """
 
 import argparse
@@ -177,19 +179,21 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--keep", type=Path, help="a folder to keep the finished runs in")
-    parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer as well, with the first seed")
+    parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer in place of ours")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     recipe = read_recipe(options.recipe, options.changes)
     runs = []
     for seed in options.seeds:
-        found = train_ours(with_seed(recipe, seed), options.device, options.keep)
-        runs.append(say({"case": "ours", "seed": seed, "changes": options.changes, **found}))
-    cases = [*runs, say(summary(runs))]
-    if options.peer:
-        peer = train_peer(with_seed(recipe, options.seeds[0]), options.device)
-        cases.append(say({"case": "torch.nn.Transformer", "seed": options.seeds[0], **peer}))
-    print(f"written: {write_results(f'translation-{options.recipe}', cases)}")
+        seeded = with_seed(recipe, seed)
+        who, found = (
+            ("torch.nn.Transformer", train_peer(seeded, options.device))
+            if options.peer
+            else ("ours", train_ours(seeded, options.device, options.keep))
+        )
+        runs.append(say({"case": who, "seed": seed, "changes": options.changes, **found}))
+    name = f"{'peer' if options.peer else 'translation'}-{options.recipe}"
+    print(f"written: {write_results(name, [*runs, say(summary(runs))])}")
     return 0
 
 

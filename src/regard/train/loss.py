@@ -97,19 +97,20 @@ class _Sums(torch.autograd.Function):
         for first in range(0, rows, step):
             part = slice(first, first + step)
             hidden, came = ~real[part], words[part].expand(passes, -1)[..., None]
-            log_p = scores[:, part].to(wide)
-            log_p = log_p - log_p.logsumexp(dim=-1, keepdim=True)  # (passes, some rows, vocabulary)
+            log_p = scores[:, part].log_softmax(dim=-1, dtype=wide)  # (passes, some rows, vocabulary)
             each = -log_p.gather(-1, came)[..., 0]  # (passes, some rows)
             plain = plain + each.masked_fill(hidden, 0.0).sum() / passes
             if smoothing:
                 each = each + smoothing * (-log_p.mean(dim=-1) - each)
             total = total + each.masked_fill(hidden, 0.0).sum() / passes
-            slope = None if gradient is None else _slope(log_p.exp(), came, smoothing)
-            if consistency:
-                apart, turn = _apart(log_p)
+            p = log_p.exp() if consistency or gradient is not None else log_p
+            apart, slope = _apart(log_p, p, consistency / 4) if consistency else (None, p.div_(passes))
+            if apart is not None:
                 total = total + consistency / 4 * apart.masked_fill(hidden, 0.0).sum()
-                slope = None if slope is None else slope.add_(turn, alpha=consistency / 4)
-            if gradient is not None and slope is not None:
+            if gradient is not None:
+                # The mean cross-entropy of the passes falls by p less the wanted distribution.
+                slope.sub_(smoothing / size / passes)
+                slope.scatter_add_(-1, came, torch.full_like(came, smoothing - 1, dtype=wide) / passes)
                 gradient[:, part] = slope.masked_fill_(hidden[:, None], 0.0)
         context.save_for_backward(gradient)
         context.mark_non_differentiable(plain)
@@ -119,27 +120,25 @@ class _Sums(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = context.saved_tensors
-        return gradient * total.to(gradient.dtype), None, None, None, None
+        return gradient.mul_(total), None, None, None, None  # not needed again, and large
 
 
-def _slope(p: Tensor, came: Tensor, smoothing: float) -> Tensor:
-    """The gradient of the mean cross-entropy of the passes: p less the wanted distribution. Changes `p`."""
-    passes, size = p.shape[0], p.shape[-1]
-    wanted = torch.full_like(came, smoothing - 1, dtype=p.dtype)
-    return p.scatter_add_(-1, came, wanted).sub_(smoothing / size).div_(passes)
+def _apart(log_p: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """How far two passes differ, and the gradient of that times `weight`, with p / 2 added.
 
-
-def _apart(log_p: Tensor) -> tuple[Tensor, Tensor]:
-    """How far two passes differ, and the gradient of that.  log_p: # (2, rows, vocabulary)
+    log_p, p: # (2, rows, vocabulary)
 
     With d = log p − log q the two divergences sum to Σ (p − q) d. The gradient for the first pass' scores is
-    p (d − Σ p d) + p − q; for the second both change their places.
+    p (d − Σ p d) + p − q; for the second both change their places and d its sign. These tensors are the largest there
+    are, so each is touched as seldom as can be.
     """
-    p, q = log_p.exp()
     d = log_p[0] - log_p[1]
-    first, second = (p * d).sum(dim=-1), (q * d).sum(dim=-1)  # (rows,)
-    turn = torch.stack((p * (d - first[:, None]) + p - q, q * (second[:, None] - d) + q - p))
-    return first - second, turn
+    first, second = (p * d).sum(dim=-1)  # (rows,) each
+    slope = torch.empty_like(p)
+    torch.mul(d, weight, out=slope[0]).add_((0.5 + weight - weight * first)[:, None])
+    torch.mul(d, -weight, out=slope[1]).add_((0.5 + weight + weight * second)[:, None])
+    slope.mul_(p).sub_(p.flip(0), alpha=weight)
+    return first - second, slope
 
 
 def _real(words: Tensor, lengths: Tensor | None) -> Tensor:
