@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import say, write_results
+from common import RESULTS, say, write_results
 from torch import Tensor, nn
 
 from regard.attention.encoding import Sinusoidal
@@ -173,6 +173,13 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def kept(name: str, seeds: list[int]) -> list[dict[str, Any]]:
+    """The runs with other seeds that were measured before."""
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.is_file() else []
+    return [case for case in before if "seed" in case and case["seed"] not in seeds]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
@@ -180,6 +187,7 @@ def main() -> int:
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--keep", type=Path, help="a folder to keep the finished runs in")
     parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer in place of ours")
+    parser.add_argument("--add", action="store_true", help="keep the seeds that the results already hold")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     recipe = read_recipe(options.recipe, options.changes)
@@ -193,6 +201,8 @@ def main() -> int:
         )
         runs.append(say({"case": who, "seed": seed, "changes": options.changes, **found}))
     name = f"{'peer' if options.peer else 'translation'}-{options.recipe}"
+    if options.add:
+        runs = [*kept(name, options.seeds), *runs]
     print(f"written: {write_results(name, [*runs, say(summary(runs))])}")
     return 0
 

@@ -102,7 +102,8 @@ def test_every_try_on_multi30k_is_on_the_page() -> None:
 
 def test_every_try_on_tatoeba_is_on_the_page() -> None:
     for case in cases("tries-tatoeba-en-tr"):
-        assert f"| {case['case']} | {case['valid_bleu_greedy']:.2f} | {case['valid_loss']:.3f} |" in RESULTS
+        valid = case["scores"]["valid"]
+        assert f"| {case['case']} | {valid['bleu']:.2f} | {valid['chrf']:.2f} | {case['valid_loss']:.3f} |" in RESULTS
 
 
 def test_the_page_has_the_expectations_of_every_measured_recipe() -> None:
@@ -143,6 +144,17 @@ def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:
     )
     assert score["bleu"] >= 44
     assert score["chrf"] >= 68
+
+
+def test_multi30k_is_above_what_was_published() -> None:
+    (summary,) = starting("translation-multi30k-en-de", "summary")
+    assert summary["bleu"]["test_2016"] > 41.02
+    assert summary["slowest_seconds"] <= 240
+    assert all(run["non_embedding"] <= 6_000_000 for run in starting("translation-multi30k-en-de", "ours"))
+
+
+def test_a_recorded_pass_gives_the_same_losses() -> None:
+    assert all(case["passed"] for case in cases("capture-gpu"))
 
 
 def test_the_memory_of_reading_and_tokenising_on_the_page_is_the_measured_one_and_flat() -> None:

@@ -144,9 +144,9 @@ def test_the_shipped_model_names_tatoeba_whose_sentences_it_learnt_from(name: st
 EVERYDAY = {
     "My brother lives in Ankara.": "Erkek kardeşim Ankara'da yaşıyor.",
     "The children are playing in the garden.": "Çocuklar bahçede oynuyorlar.",
-    "She bought two tickets for the concert.": "O, konser için iki bilet aldı.",
+    "She bought two tickets for the concert.": "Konser için iki bilet aldı.",
     "We will meet in front of the museum at five.": "Beşte müzenin önünde buluşacağız.",
-    "He forgot his umbrella on the bus.": "O, şemsiyesini otobüste unuttu.",
+    "He forgot his umbrella on the bus.": "Şemsiyesini otobüste unuttu.",
     "Could you open the window a little?": "Pencereyi biraz açar mısın?",
     "I have been waiting for you since this morning.": "Bu sabahtan beri seni bekliyorum.",
     "Our neighbors have a big black dog.": "Komşularımızın büyük siyah bir köpeği var.",
