@@ -112,7 +112,7 @@ def test_a_step_behind_a_cache_sees_every_token_so_far_without_a_mask() -> None:
 
 @pytest.mark.parametrize("memory", [None, Full(), Lengths(torch.tensor([2, 4]))], ids=["none given", "full", "lengths"])
 def test_what_is_seen_of_the_encoder_is_what_was_given(memory: Pattern | None) -> None:
-    scope = Context(ids(2, 3), start=7, memory=memory).other(4)
+    scope = Context(ids(2, 3), start=7, memory=memory).other(2, 4)
     expected = (memory or Full()).mask(3, 4, rows=2, start=0)
     assert torch.equal(scope.mask()[:, 0].expand(2, 3, 4), expected)
 
@@ -132,7 +132,7 @@ def test_layers_with_different_patterns_have_each_their_own() -> None:
 
 def test_all_cross_attention_shares_one_scope() -> None:
     context = Context(ids(2, 6), memory=Lengths(torch.tensor([1, 2])))
-    assert context.other(4) is context.other(4)
+    assert context.other(2, 4) is context.other(2, 4)
 
 
 def test_layers_with_the_same_rotary_share_its_angles() -> None:

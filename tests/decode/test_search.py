@@ -228,7 +228,7 @@ def test_rows_that_have_ended_are_no_longer_asked_for(beams: int) -> None:
     table = Counting(8, 5, seed=3)
     table.scores[..., END] = -30  # nothing ends by itself
     beam_search(table, table.start(), start(8), end=END, limit=[1, 2, 2, 2, 2, 3, 3, 6], beams=beams)
-    assert table.asked == [8, 8 * beams, 3 * beams, beams, beams, beams]
+    assert table.asked == [8 * beams, 8 * beams, 3 * beams, beams, beams, beams]
 
 
 def test_greedy_search_no_longer_asks_for_rows_that_have_ended() -> None:

@@ -4,6 +4,9 @@ A `Cache` holds, for every decoder layer, the keys and values of the tokens so f
 the start) and the keys and values made from the encoder's output (once). Rows may differ in length: row r's next token
 stands at position `lengths[r]`, and slot j of a row always holds position j. A slot past a row's length may hold
 leftovers of a rewound or padded chunk; causal patterns never look there.
+
+Several rows may write about one source, as the hypotheses of a beam search do. They stand beside each other, and the
+encoder's keys and values are there once for each such group.
 """
 
 from dataclasses import dataclass
@@ -70,6 +73,8 @@ class Cache:
         self.layers = layers
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)  # (rows,)
         self.memory_lengths = memory_lengths
+        self.sources = rows
+        """How many sources the rows write about; a group of rows each."""
         self.extent = 0
         """No row is longer than this. Known without asking the device."""
         self._common: int | None = 0
@@ -77,6 +82,11 @@ class Cache:
     @property
     def rows(self) -> int:
         return self.lengths.shape[0]
+
+    @property
+    def group(self) -> int:
+        """How many rows write about the same source."""
+        return self.rows // self.sources
 
     @property
     def start(self) -> int | Tensor:
@@ -123,18 +133,34 @@ class Cache:
         self._common = self.extent if bool((self.lengths == self.extent).all()) else None
 
     def reorder(self, rows: Tensor) -> None:
-        """Make row i what row `rows[i]` was; there may be more rows afterwards, or fewer (beams)."""
+        """Make row i what row `rows[i]` was; there may be more rows afterwards, or fewer. Each has its own source."""
+        self.regroup(rows, rows // self.group)
+
+    def regroup(self, rows: Tensor, sources: Tensor | None) -> None:
+        """Make row i what row `rows[i]` was, and give group j the source that group `sources[j]` had.
+
+        Without `sources` each group keeps its own, and nothing of the encoder is moved. All groups are equally large.
+        """
+        count = self.sources if sources is None else sources.shape[0]
+        if count == 0 or rows.shape[0] % count:
+            raise UserError(f"{rows.shape[0]} rows cannot share {count} sources evenly.")
         self.lengths = self.lengths.index_select(0, rows)
-        if self.memory_lengths is not None:
-            self.memory_lengths = self.memory_lengths.index_select(0, rows)
-        moved: dict[int, KeyValue] = {}  # a memory shared by all layers is moved once
         for layer in self.layers:
             if layer.own is not None:
                 layer.own.reorder(rows)
+        if sources is not None:
+            self._move_memory(sources)
+        self.sources = count
+
+    def _move_memory(self, sources: Tensor) -> None:
+        if self.memory_lengths is not None:
+            self.memory_lengths = self.memory_lengths.index_select(0, sources)
+        moved: dict[int, KeyValue] = {}  # a memory shared by all layers is moved once
+        for layer in self.layers:
             if layer.memory is not None:
                 if id(layer.memory) not in moved:
                     key, value = layer.memory
-                    moved[id(layer.memory)] = (key.index_select(0, rows), value.index_select(0, rows))
+                    moved[id(layer.memory)] = (key.index_select(0, sources), value.index_select(0, sources))
                 layer.memory = moved[id(layer.memory)]
 
     def bytes(self) -> int:

@@ -82,10 +82,11 @@ class Context:
             self._own[pattern] = Scope(seen, self.queries, self.extent, self.rows, self.start, self.device)
         return self._own[pattern]
 
-    def other(self, keys: int) -> Scope:
-        """What tokens may see of the encoder's `keys` positions."""
+    def other(self, sources: int, keys: int) -> Scope:
+        """What tokens may see of the encoder's `keys` positions; rows with the same source stand side by side."""
         if self._other is None:
-            self._other = Scope(self.memory, self.queries, keys, self.rows, 0, self.device)
+            queries = self.queries * self.rows // sources
+            self._other = Scope(self.memory, queries, keys, sources, 0, self.device)
         return self._other
 
     def rotation(self, rotary: Rotary) -> Rotation:

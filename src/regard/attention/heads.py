@@ -129,11 +129,14 @@ class Heads(nn.Module):
     def mix(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, context: Context) -> Tensor:
         """Attend in every head and put the heads together again.  # (batch, queries, width)"""
         dropout = self.dropout if self.training else 0.0
+        group = query.shape[0] // key.shape[0]
+        query = _fold(query, group)
         if context.watch is None:
             mixed = attend(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
         else:
             mixed, weights = attend_and_show(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
-            context.watch(self, weights)
+            context.watch(self, _unfold(weights, group))
+        mixed = _unfold(mixed, group)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
@@ -179,9 +182,28 @@ class CrossAttention(Heads):
         """x: # (batch, queries, width)"""
         assert state.memory is not None
         key, value = state.memory
-        return self.mix(split_heads(self.query(x), self.heads), key, value, context.other(key.shape[2]), context)
+        scope = context.other(key.shape[0], key.shape[2])
+        return self.mix(split_heads(self.query(x), self.heads), key, value, scope, context)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(batch, length, heads · width) → (batch, heads, length, width)"""
     return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
+
+
+def _fold(query: Tensor, group: int) -> Tensor:
+    """Rows that look at the same keys become queries of one row.  (rows · group, heads, queries, width)"""
+    if group == 1:
+        return query
+    rows, heads, queries, width = query.shape
+    side_by_side = query.view(rows // group, group, heads, queries, width).transpose(1, 2)
+    return side_by_side.reshape(rows // group, heads, group * queries, width)
+
+
+def _unfold(mixed: Tensor, group: int) -> Tensor:
+    """(rows, heads, group · queries, width) → (rows · group, heads, queries, width)"""
+    if group == 1:
+        return mixed
+    rows, heads, queries, width = mixed.shape
+    apart = mixed.view(rows, heads, group, queries // group, width).transpose(1, 2)
+    return apart.reshape(rows * group, heads, queries // group, width)

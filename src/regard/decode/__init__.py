@@ -1,18 +1,46 @@
 """Search for the best output over anything that can take a step."""
 
-from regard.decode.beam import beam_search
+from regard.decode.beam import Beams, beam_search
+from regard.decode.diverse import Diverse
+from regard.decode.ensemble import Ensemble
+from regard.decode.given import score_given
+from regard.decode.observe import Candidates, Observer, Recording, Step
 from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
-from regard.decode.search import Hypothesis, Stepper, greedy_search
-from regard.decode.settings import DecodeConfig
+from regard.decode.required import Required
+from regard.decode.rules import Forbidden, Prefix, Rule, Shortest, Written
+from regard.decode.search import Choice, Chooser, Hypothesis, Stepper, search
+from regard.decode.settings import DecodeConfig, Wish, make_chooser
+from regard.decode.single import Sampled, Single, greedy_search
 
 __all__ = [
+    "Beams",
+    "Candidates",
+    "Choice",
+    "Chooser",
     "DecodeConfig",
+    "Diverse",
+    "Ensemble",
+    "Forbidden",
     "Hypothesis",
     "LengthPenalty",
     "NoPenalty",
+    "Observer",
     "PaperPenalty",
     "PowerPenalty",
+    "Prefix",
+    "Recording",
+    "Required",
+    "Rule",
+    "Sampled",
+    "Shortest",
+    "Single",
+    "Step",
     "Stepper",
+    "Wish",
+    "Written",
     "beam_search",
     "greedy_search",
+    "make_chooser",
+    "score_given",
+    "search",
 ]

@@ -1,23 +1,183 @@
-"""Beam search over anything that can take a step.
+"""Beam search: the best few continuations of every slot, step by step.
 
-Everything stays on the device: the alive hypotheses of each row, the best that have ended, and from which hypothesis
-each token came. Texts are put together at the end of a row, by walking back. Once half of the rows are settled, they
-leave, and the steps that the others still need are taken without them.
+Everything stays on the device and has a fixed shape: the alive hypotheses of each slot, best first, and the best that
+have ended. A slot starts with one hypothesis; the other places hold -inf until there are more.
 
-A row stops only when nothing still alive can do better than what is finished: with log-probabilities at most 0 and a
-penalty that never falls, an alive hypothesis can at best keep its sum and be divided by the largest penalty it can
-still reach.
+A slot is settled only when nothing still alive can do better than what is finished: with log-probabilities at most 0
+and a penalty that never falls, an alive hypothesis can at best keep its sum and be divided by the largest penalty it
+can still reach.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty, PaperPenalty
-from regard.decode.search import Hypothesis, Limit, State, Stepper, row_limits
+from regard.decode.rules import Rule, Written, hide_all
+from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
+from regard.errors import UserError
 
 _NEVER = float("-inf")
+
+
+class Texts(NamedTuple):
+    """Hypotheses of every slot with their history."""
+
+    totals: Tensor  # (slots, some)
+    tokens: Tensor  # (slots, some, capacity)
+    gains: Tensor  # (slots, some, capacity)
+    other_tokens: Tensor  # (slots, some, capacity, alternatives)
+    other_gains: Tensor  # (slots, some, capacity, alternatives)
+
+    def pick(self, places: Tensor) -> "Texts":
+        """Some of them, by their places.  places: # (slots, fewer or more)"""
+        return Texts(*(_take(tensor, places) for tensor in self))
+
+
+class Beams(Chooser):
+    """The `beams` best outputs of every slot. One that reaches the limit is cut there and ranked with the others."""
+
+    def __init__(
+        self,
+        limits: Sequence[int],
+        end: int,
+        beams: int,
+        *,
+        penalty: LengthPenalty | None = None,
+        rules: Sequence[Rule] = (),
+        alternatives: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if beams < 1:
+            raise UserError(f"A search needs at least one beam; found {beams}.")
+        penalty = penalty or PaperPenalty()
+        self.slots, self.width, self.end, self.rules, self.count = len(limits), beams, end, rules, alternatives
+        capacity = max(limits, default=1)
+        self.limits = torch.tensor(list(limits), device=device)
+        self.lengths = torch.zeros_like(self.limits)  # of everything alive in a slot
+        self.penalties = torch.tensor(
+            [penalty.at(length) for length in range(capacity + 2)], dtype=torch.float64, device=device
+        )
+        empty = torch.zeros(self.slots, beams, capacity, dtype=torch.long, device=device)
+        nothing = torch.full((self.slots, beams), _NEVER, dtype=torch.float64, device=device)
+        others = empty[..., None].expand(-1, -1, -1, alternatives)
+        self.alive = Texts(nothing.clone(), empty, empty.double(), others, others.double())
+        self.alive.totals[:, 0] = 0.0
+        self.found = self.alive._replace(totals=nothing)
+        self.scores = nothing.clone()  # what the found are ranked by
+        self.found_lengths = torch.zeros_like(nothing, dtype=torch.long)  # tokens, their end included where they ended
+        self.ended = torch.zeros_like(nothing, dtype=torch.bool)
+
+    @property
+    def longest(self) -> int:
+        return self.penalties.shape[0] - 2
+
+    def choose(self, logits: Tensor) -> Choice:
+        """Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are."""
+        logits = precise(logits)
+        normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots · width, 1)
+        pool, places, tokens = self.candidates(logits, normaliser)
+        over = tokens == self.end
+        self._finish(pool._replace(totals=pool.totals.masked_fill(~over, _NEVER)), self.lengths + 1, True)
+        kept = self.survivors(pool.totals.masked_fill(over, _NEVER), places, tokens)  # (slots, width)
+        self.alive = pool.pick(kept)
+        self.alive.totals.masked_fill_(_take(over, kept), _NEVER)
+        places, tokens = _take(places, kept), _take(tokens, kept)
+        self.lengths = self.lengths + 1
+        self._cut()
+        first = torch.arange(self.slots, device=places.device)[:, None] * self.width
+        return Choice((first + places).flatten(), tokens.flatten(), self.seen)
+
+    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor]:
+        """The best continuations of each slot, best first, the rows they go on from and their tokens."""
+        best, tokens = self.rank(logits).topk(min(2 * self.width, logits.shape[1]), dim=1)  # (slots · width, some)
+        gains = (logits.gather(1, tokens) - normaliser).double().masked_fill(best == _NEVER, _NEVER)
+        totals = (self.alive.totals.view(-1, 1) + gains).view(self.slots, -1)  # (slots, width · some)
+        totals, chosen = totals.topk(min(2 * self.width, totals.shape[1]), dim=1)
+        places, tokens = chosen // best.shape[1], tokens.view(self.slots, -1).gather(1, chosen)
+        gains = gains.view(self.slots, -1).gather(1, chosen)
+        return self.extended(places, tokens, totals, gains, logits - normaliser if self.count else logits)
+
+    def rank(self, logits: Tensor) -> Tensor:
+        """What a row's candidates are chosen by; -inf for what may not be."""
+        return hide_all(self.rules, logits, self.written())
+
+    def extended(
+        self, places: Tensor, tokens: Tensor, totals: Tensor, gains: Tensor, scores: Tensor
+    ) -> tuple[Texts, Tensor, Tensor]:
+        """Alive hypotheses with one token more.  all: # (slots, some), but scores: # (slots · width, vocabulary)"""
+        self.seen = Candidates(places, tokens, totals)
+        texts = self.alive.pick(places)
+        at = self.lengths.clamp(max=self.longest - 1)[:, None, None].expand(*places.shape, 1)
+        texts = texts._replace(
+            totals=totals,
+            tokens=texts.tokens.scatter(2, at, tokens[:, :, None]),
+            gains=texts.gains.scatter(2, at, gains[:, :, None]),
+        )
+        if self.count:
+            top, which = scores.topk(min(self.count, scores.shape[1]), dim=1)  # (slots · width, alternatives)
+            here = at[..., None].expand(-1, -1, 1, top.shape[1])
+            top, which = (_take(each.view(self.slots, self.width, -1), places)[:, :, None] for each in (top, which))
+            texts = texts._replace(
+                other_tokens=texts.other_tokens.scatter(2, here, which),
+                other_gains=texts.other_gains.scatter(2, here, top.double()),
+            )
+        return texts, places, tokens
+
+    def survivors(self, totals: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+        """Which candidates go on, best first; those that ended have -inf.  all: # (slots, some)"""
+        return totals.topk(self.width, dim=1).indices
+
+    def written(self) -> Written:
+        return Written(self.alive.tokens.flatten(0, 1), self.lengths.repeat_interleave(self.width))
+
+    def settled(self) -> Tensor:
+        best = self.alive.totals.max(dim=1).values
+        largest = self.penalties[self.limits].clamp(min=0)
+        reachable = best / torch.maximum(largest, self.penalties[(self.lengths + 1).clamp(max=self.longest + 1)])
+        return (best == _NEVER) | (self.scores[:, -1] >= reachable)
+
+    def results(self, slot: int) -> list[Hypothesis]:
+        facts = (self.scores, self.found_lengths, self.ended, *self.found)
+        found = []
+        for score, length, ended, total, tokens, gains, others, chances in zip(
+            *(fact[slot].tolist() for fact in facts), strict=True
+        ):
+            if score == _NEVER:
+                continue
+            pairs = zip(others[:length], chances[:length], strict=True) if self.count else ()
+            alternatives = tuple(tuple(zip(*both, strict=True)) for both in pairs)
+            text = tuple(tokens[: length - ended])
+            found.append(Hypothesis(text, total, score, ended, tuple(gains[:length]), alternatives))
+        return found
+
+    def keep(self, slots: Tensor) -> None:
+        self.slots = slots.shape[0]
+        for name in ("limits", "lengths", "scores", "found_lengths", "ended"):
+            setattr(self, name, getattr(self, name)[slots])
+        self.alive = Texts(*(tensor[slots] for tensor in self.alive))
+        self.found = Texts(*(tensor[slots] for tensor in self.found))
+        for rule in self.rules:
+            rule.keep(slots)
+
+    def _cut(self) -> None:
+        """At a slot's limit what is alive in it is cut and counted."""
+        here = (self.lengths >= self.limits)[:, None]
+        self._finish(self.alive._replace(totals=self.alive.totals.masked_fill(~here, _NEVER)), self.lengths, False)
+        self.alive = self.alive._replace(totals=self.alive.totals.masked_fill(here, _NEVER))
+
+    def _finish(self, texts: Texts, lengths: Tensor, ended: bool) -> None:
+        """Rank texts of these lengths among those that were found; a total of -inf stands for none."""
+        scores = texts.totals / self.penalties[lengths.clamp(max=self.longest + 1)][:, None]
+        self.scores, best = torch.cat((self.scores, scores), dim=1).topk(self.width, dim=1)
+        joined = Texts(*(torch.cat(both, dim=1) for both in zip(self.found, texts, strict=True)))
+        self.found = joined.pick(best)
+        new = lengths[:, None].expand_as(texts.totals)
+        self.found_lengths = torch.cat((self.found_lengths, new), dim=1).gather(1, best)
+        self.ended = torch.cat((self.ended, torch.full_like(new, ended, dtype=torch.bool)), dim=1).gather(1, best)
 
 
 @torch.no_grad()
@@ -33,123 +193,14 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each row its `beams` best outputs, best first, of at most `limit` tokens, the end included.
 
-    A hypothesis that reaches the limit is cut there and ranked with the others.  start: # (rows,)
+    start: # (rows,)
     """
-    limits = row_limits(start, limit, beams)
-    search = _Beams(limits, end, beams, penalty or PaperPenalty(), start.device)
-    token = start[:, None]
-    for length in range(1, max(limits) + 1):
-        logits, state = stepper.step(token, state)
-        parents, tokens = search.extend(logits[:, -1], length)
-        settled = search.settled(length)
-        if settled.all():
-            break
-        if 2 * int(settled.sum()) >= len(settled):  # moving the others pays
-            parents, tokens = search.leave(settled, parents), search.leave(settled, tokens)
-            search.drop(settled)
-        state = stepper.reorder(state, parents.flatten())
-        token = tokens.flatten()[:, None]
-    return search.results()
+    chooser = Beams(row_limits(start, limit), end, beams, penalty=penalty, device=start.device)
+    return search(stepper, state, start, chooser)
 
 
-class _Beams:
-    """The alive hypotheses of every row, best first, and those that have ended, best first.
-
-    A hypothesis is known by its place: the step it was written at and which of the alive it was then.
-    """
-
-    def __init__(self, limits: list[int], end: int, beams: int, penalty: LengthPenalty, device: torch.device) -> None:
-        self.rows, self.limits, self.end, self.beams = len(limits), limits, end, beams
-        self.numbers = list(range(self.rows))  # which row of those asked for each one is
-        self.found: list[list[Hypothesis]] = [[] for _ in limits]
-        self.penalties = [penalty.at(length) for length in range(max(limits) + 2)]
-        self.largest = torch.tensor([self.penalties[limit] for limit in limits], dtype=torch.float64, device=device)
-        self.sums = torch.zeros(self.rows, 1, dtype=torch.float64, device=device)  # (rows, width), -inf: nothing there
-        self.tokens: list[Tensor] = []  # (rows, width) of each step
-        self.parents: list[Tensor] = []  # (rows, width): which of the step before
-        empty = torch.zeros(self.rows, beams, dtype=torch.long, device=device)
-        self.scores = torch.full((self.rows, beams), _NEVER, dtype=torch.float64, device=device)  # of those that ended
-        self.totals, self.steps, self.places, self.ended = self.scores, empty, empty, empty.bool()
-
-    def extend(self, logits: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Take one step: which row of the state each alive hypothesis comes from, and its token.  # (rows, width)
-
-        Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are so many.
-        logits: # (rows · width, vocabulary), width 1 at first
-        """
-        width, size = self.sums.shape[1], logits.shape[1]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        gains = (logits - logits.logsumexp(dim=-1, keepdim=True)).view(self.rows, width, size)
-        candidates = (self.sums[:, :, None].to(gains.dtype) + gains).flatten(1)  # (rows, width · vocabulary)
-        chosen = candidates.topk(min(2 * self.beams, width * size), dim=1).indices  # (rows, count), best first
-        parents, tokens = chosen // size, chosen % size
-        # Sums are kept in float64, whatever the scores came in.
-        sums = self.sums.gather(1, parents) + gains.flatten(1).gather(1, chosen).double()
-        over = tokens == self.end
-        self._finish(
-            sums.masked_fill(~over, _NEVER), length, length - 2, parents, torch.ones_like(over)
-        )  # what ended here was last written a step ago
-        alive_width = min(self.beams, max(1, width * (size - 1)))
-        self.sums, kept = sums.masked_fill(over, _NEVER).topk(min(alive_width, sums.shape[1]), dim=1)
-        parents, tokens = parents.gather(1, kept), tokens.gather(1, kept)
-        self.parents.append(parents)
-        self.tokens.append(tokens)
-        first = torch.arange(self.rows, device=parents.device)[:, None] * width
-        return first + parents, tokens
-
-    def settled(self, length: int) -> Tensor:
-        """Which rows can get no better result; at a row's limit what is alive in it is cut and counted.  # (rows,)"""
-        if length in self.limits:
-            here = torch.tensor([limit == length for limit in self.limits], device=self.sums.device)[:, None]
-            places = torch.arange(self.sums.shape[1], device=self.sums.device).expand_as(self.sums)
-            cut = self.sums.masked_fill(~here, _NEVER)
-            self._finish(cut, length, length - 1, places, torch.zeros_like(places, dtype=torch.bool))
-            self.sums = self.sums.masked_fill(here, _NEVER)
-        best = self.sums.max(dim=1).values
-        reachable = best / self.largest.clamp(min=self.penalties[length + 1])
-        return ((best == _NEVER) | (self.scores[:, -1] >= reachable)).cpu()
-
-    def leave(self, settled: Tensor, values: Tensor) -> Tensor:
-        """The part of some values that belongs to rows not settled.  values: # (rows, …)"""
-        return values[(~settled).nonzero()[:, 0].to(values.device)]
-
-    def drop(self, settled: Tensor) -> None:
-        """Write down what was found for the settled rows, and go on with the others."""
-        self._write_down([row for row, over in enumerate(settled.tolist()) if over])
-        kept = [row for row, over in enumerate(settled.tolist()) if not over]
-        self.numbers, self.limits = [self.numbers[row] for row in kept], [self.limits[row] for row in kept]
-        self.rows = len(kept)
-        self.tokens = [self.leave(settled, step) for step in self.tokens]
-        self.parents = [self.leave(settled, step) for step in self.parents]
-        self.sums, self.largest, self.scores, self.totals, self.steps, self.places, self.ended = (
-            self.leave(settled, values)
-            for values in (self.sums, self.largest, self.scores, self.totals, self.steps, self.places, self.ended)
-        )
-
-    def _finish(self, totals: Tensor, length: int, step: int, places: Tensor, ended: Tensor) -> None:
-        """Rank outputs of this length among those that have ended; -inf stands for none.  all: # (rows, some)"""
-        joined = torch.cat((self.scores, totals / self.penalties[length]), dim=1)
-        self.scores, best = joined.topk(self.beams, dim=1)
-        self.totals = torch.cat((self.totals, totals), dim=1).gather(1, best)
-        self.steps = torch.cat((self.steps, torch.full_like(places, step)), dim=1).gather(1, best)
-        self.places = torch.cat((self.places, places), dim=1).gather(1, best)
-        self.ended = torch.cat((self.ended, ended), dim=1).gather(1, best)
-
-    def results(self) -> list[list[Hypothesis]]:
-        self._write_down(range(self.rows))
-        return self.found
-
-    def _write_down(self, rows: Iterable[int]) -> None:
-        """Walk back from every output that ended in some rows."""
-        tokens = [step.tolist() for step in self.tokens]
-        parents = [step.tolist() for step in self.parents]
-        facts = [fact.tolist() for fact in (self.scores, self.totals, self.steps, self.places, self.ended)]
-        for row in rows:
-            for score, total, step, place, ended in zip(*(fact[row] for fact in facts), strict=True):
-                if score == _NEVER:
-                    continue
-                written = []
-                for at in range(step, -1, -1):
-                    written.append(tokens[at][row][place])
-                    place = parents[at][row][place]
-                self.found[self.numbers[row]].append(Hypothesis(tuple(reversed(written)), total, score, ended))
+def _take(values: Tensor, places: Tensor) -> Tensor:
+    """Values at some places of each slot.  values: # (slots, some, …); places: # (slots, wanted)"""
+    more = values.shape[2:]
+    index = places[(..., *[None] * len(more))].expand(*places.shape, *more)
+    return values.gather(1, index)

@@ -1,17 +1,21 @@
-"""What can be searched, what a search finds, and the simplest search of all.
+"""What can be searched, what a search finds, and how the two work together.
 
 A `Stepper` scores the next token given the one just written and a state, and can move the rows of that state. The
-Transformers here are steppers; so is anything else with these two methods. Searches work on all rows at once. Rows that
-have ended no longer count, and leave as soon as they are half of all.
+Transformers here are steppers; so is anything else with these two methods. A `Chooser` turns scores into the next
+tokens: the likeliest (`Single`), a drawn one (`Sampled`), the best few continuations (`Beams`). It works on slots, one
+for each output wanted, with `width` rows each, and knows nothing of models. `search` lets the two take turns until
+every slot is settled. Slots that are leave as soon as they are half of all.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from regard.decode.observe import Candidates, Observer, Step, gather_attention
 from regard.errors import UserError
 
 State = TypeVar("State")
@@ -20,7 +24,11 @@ Limit = int | Sequence[int]
 
 
 class Stepper(Protocol[State]):
-    """Anything that can take a step."""
+    """Anything that can take a step.
+
+    Where rows share what they write about, as beams do, `regroup(state, rows, sources)` may be there too: rows stand in
+    equal groups, and group j gets the source of group `sources[j]`, or keeps its own where `sources` is None.
+    """
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens: # (rows, 1); gives logits # (rows, 1, vocabulary) and the state behind them"""
@@ -40,45 +48,95 @@ class Hypothesis:
     score: float
     ended: bool
     """Whether it came to its end, or was cut at the limit."""
+    steps: tuple[float, ...] = ()
+    """The log-probability of each token, and of the end where it came to it."""
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Where asked for, the likeliest tokens of each step with their log-probabilities."""
+
+
+class Choice(NamedTuple):
+    """What a chooser decided: the row that each row goes on from (None: itself), and its next token.  # (rows,)"""
+
+    rows: Tensor | None
+    tokens: Tensor
+    candidates: Candidates
+    """What there was to choose from, for whoever watches."""
+
+
+class Chooser(ABC):
+    """Turns scores for the next token into next tokens, for some slots of `width` rows each."""
+
+    width: int = 1
+    slots: int
+
+    @abstractmethod
+    def choose(self, logits: Tensor) -> Choice:
+        """Take one step in every slot.  logits: # (slots · width, vocabulary)"""
+
+    @abstractmethod
+    def settled(self) -> Tensor:
+        """Which slots can get no better result.  # (slots,)"""
+
+    @abstractmethod
+    def results(self, slot: int) -> list[Hypothesis]:
+        """What was found for a slot, best first."""
+
+    @abstractmethod
+    def keep(self, slots: Tensor) -> None:
+        """Go on with these slots only.  slots: # (slots to keep,)"""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """After so many steps every slot is settled."""
 
 
 @torch.no_grad()
-def greedy_search(stepper: Stepper[State], state: State, start: Tensor, *, end: int, limit: Limit) -> list[Hypothesis]:
-    """The likeliest token at every step, up to `limit` tokens, the end included.  start: # (rows,)"""
-    limits = row_limits(start, limit, beams=1)
-    sums = torch.zeros(start.shape[0], dtype=torch.float64, device=start.device)
-    last = torch.tensor(limits, device=start.device)
-    written: list[Tensor] = []  # (rows,) of each step
-    numbers, token = torch.arange(start.shape[0], device=start.device), start  # the rows still there, and their tokens
-    done = torch.zeros_like(start, dtype=torch.bool)  # of the rows still there
-    for length in range(1, max(limits) + 1):
-        logits, state = stepper.step(token[:, None], state)
-        scores = logits[:, -1] if logits.dtype == torch.float64 else logits[:, -1].float()
-        top, best = scores.max(dim=-1)
-        token = torch.where(done, end, best)
-        gains = (top - scores.logsumexp(dim=-1)).double()
-        sums = sums.index_add(0, numbers, torch.where(done, 0.0, gains))
-        written.append(torch.full_like(start, end).index_copy(0, numbers, token))
-        done = done | (best == end) | (length >= last[numbers])
-        over = int(done.sum())
-        if over == len(done):
+def search(
+    stepper: Stepper[State], state: State, start: Tensor, chooser: Chooser, observer: Observer | None = None
+) -> list[list[Hypothesis]]:
+    """For each row of `start` what the chooser finds, best first.  start: # (rows,)"""
+    width = chooser.width
+    numbers = list(range(chooser.slots))
+    found: list[list[Hypothesis]] = [[] for _ in numbers]
+    if width > 1:
+        state = move(stepper, state, _every_row_times(start, width), None)
+    token = start.repeat_interleave(width)
+    for number in range(1, chooser.longest + 1):
+        watched = {} if observer is None or not observer.attention else {"watch": gather_attention(observer)}
+        logits, state = stepper.step(token[:, None], state, **watched)
+        choice = chooser.choose(logits[:, -1])
+        if observer is not None:
+            observer.see(Step(number, tuple(numbers), token, choice.candidates, choice.rows, choice.tokens))
+        settled = chooser.settled().cpu()
+        rows, token, sources = choice.rows, choice.tokens, None
+        if settled.all():
             break
-        if 2 * over >= len(done):  # moving the others pays
-            rest = (~done).nonzero()[:, 0]
-            state = stepper.reorder(state, rest)
-            numbers, token, done = numbers[rest], token[rest], done[rest]
-    rows = torch.stack(written, dim=1).tolist()
-    found = zip(rows, sums.tolist(), limits, strict=True)
-    return [_greedy_hypothesis(row[:longest], total, end) for row, total, longest in found]
+        if 2 * int(settled.sum()) >= len(settled):  # moving the others pays
+            for slot in settled.nonzero()[:, 0].tolist():
+                found[numbers[slot]] = chooser.results(slot)
+            sources = (~settled).nonzero()[:, 0].to(token.device)
+            numbers = [numbers[slot] for slot in sources.tolist()]
+            chooser.keep(sources)
+            left = (sources[:, None] * width + torch.arange(width, device=token.device)).flatten()
+            rows, token = left if rows is None else rows[left], token[left]
+        if rows is not None:
+            state = move(stepper, state, rows, sources)
+    for slot, where in enumerate(numbers):
+        found[where] = chooser.results(slot)
+    return found
 
 
-def _greedy_hypothesis(row: list[int], total: float, end: int) -> Hypothesis:
-    ended = end in row
-    tokens = tuple(row[: row.index(end)] if ended else row)
-    return Hypothesis(tokens, total, total, ended)
+def move(stepper: Any, state: State, rows: Tensor, sources: Tensor | None) -> State:
+    """Move the rows of a state, and no more of what they share than must be."""
+    if hasattr(stepper, "regroup"):
+        moved: State = stepper.regroup(state, rows, sources)
+        return moved
+    reordered: State = stepper.reorder(state, rows)
+    return reordered
 
 
-def row_limits(start: Tensor, limit: Limit, beams: int) -> list[int]:
+def row_limits(start: Tensor, limit: Limit) -> list[int]:
     """The limit of each row."""
     if start.dim() != 1:
         raise UserError(
@@ -89,6 +147,13 @@ def row_limits(start: Tensor, limit: Limit, beams: int) -> list[int]:
         raise UserError(f"There are {len(limits)} limits for {len(start)} rows; give one for each.")
     if min(limits, default=1) < 1:
         raise UserError(f"The limit is {min(limits)} tokens; an output has at least one, its end.")
-    if beams < 1:
-        raise UserError(f"A search needs at least one beam; found {beams}.")
     return limits
+
+
+def precise(logits: Tensor) -> Tensor:
+    """Scores in float32, or in float64 where they came so."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _every_row_times(start: Tensor, width: int) -> Tensor:
+    return torch.arange(start.shape[0], device=start.device).repeat_interleave(width)

@@ -1,11 +1,20 @@
-"""How outputs are searched for, as a recipe says it."""
+"""How outputs are searched for, as a recipe or a person says it, and the chooser that does so."""
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
 
-from pydantic import Field
+import torch
+from pydantic import Field, model_validator
 
-from regard.config import Config
+from regard.config import Config, ConfigError
+from regard.decode.beam import Beams
+from regard.decode.diverse import Diverse
 from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
+from regard.decode.required import Required
+from regard.decode.rules import Forbidden, Prefix, Rule
+from regard.decode.search import Chooser
+from regard.decode.single import Sampled, Single
 
 
 class DecodeConfig(Config):
@@ -14,10 +23,33 @@ class DecodeConfig(Config):
     beams: int = Field(default=5, ge=1)
     penalty: Literal["paper", "power", "none"] = "paper"
     strength: float = Field(default=0.6, ge=0)
-    longest_factor: float = Field(default=2.0, gt=0)
+    longest_factor: float = Field(default=2.0, ge=0)
     """An output ends at the latest after so many times the tokens of its source …"""
     longest_extra: int = Field(default=20, ge=1)
     """… and so many more."""
+    groups: int = Field(default=1, ge=1)
+    """Groups of beams that are kept apart, for outputs that differ."""
+    diversity: float = Field(default=0.5, ge=0)
+    """How much less a group likes a token that an earlier one took."""
+    sample: bool = False
+    """Whether tokens are drawn by chance instead of searched for."""
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition: float = Field(default=1.0, gt=0)
+    seed: int = 0
+    """Row r is drawn with the seed plus r, if it has none of its own."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.beams % self.groups:
+            raise ConfigError(
+                "groups", f"{self.beams} beams cannot be put into {self.groups} equal groups; choose a divisor."
+            )
+        if self.sample and self.beams > 1:
+            raise ConfigError("beams", "drawing tokens by chance follows one output; set beams to 1.")
+        return self
 
     def length_penalty(self) -> LengthPenalty:
         match self.penalty:
@@ -31,3 +63,68 @@ class DecodeConfig(Config):
     def limit(self, source_length: int) -> int:
         """The most tokens an output may have, its end included."""
         return int(self.longest_factor * source_length) + self.longest_extra
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one output must look like, beyond being likely."""
+
+    prefix: tuple[int, ...] = ()
+    required: tuple[tuple[int, ...], ...] = ()
+    forbidden: tuple[tuple[int, ...], ...] = ()
+    seed: int | None = None
+
+
+def make_chooser(
+    config: DecodeConfig,
+    limits: Sequence[int],
+    end: int,
+    *,
+    wishes: Sequence[Wish] | None = None,
+    alternatives: int = 0,
+    device: torch.device | str = "cpu",
+) -> Chooser:
+    """What searches as the config says, one slot a limit. All wishes of one search forbid the same."""
+    wishes = [Wish()] * len(limits) if wishes is None else wishes
+    rules: list[Rule] = []
+    if any(wish.prefix for wish in wishes):
+        rules.append(Prefix([wish.prefix for wish in wishes], device))
+    forbidden = {sequence for wish in wishes for sequence in wish.forbidden}
+    if forbidden:
+        rules.append(Forbidden(sorted(forbidden), device))
+    if config.sample:
+        seeds = [config.seed + row if wish.seed is None else wish.seed for row, wish in enumerate(wishes)]
+        return Sampled(
+            limits,
+            end,
+            seeds=seeds,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+            repetition=config.repetition,
+            rules=rules,
+            alternatives=alternatives,
+            device=device,
+        )
+    penalty = config.length_penalty()
+    if any(wish.required for wish in wishes):
+        words = [wish.required for wish in wishes]
+        return Required(
+            limits, end, config.beams, words, penalty=penalty, rules=rules, alternatives=alternatives, device=device
+        )
+    if config.beams == 1:
+        return Single(limits, end, rules=rules, alternatives=alternatives, device=device)
+    if config.groups > 1:
+        return Diverse(
+            limits,
+            end,
+            config.beams,
+            config.groups,
+            config.diversity,
+            penalty=penalty,
+            rules=rules,
+            alternatives=alternatives,
+            device=device,
+        )
+    return Beams(limits, end, config.beams, penalty=penalty, rules=rules, alternatives=alternatives, device=device)

@@ -87,3 +87,8 @@ class Writer(nn.Module):
         """Make row i of the cache what row `rows[i]` was."""
         cache.reorder(rows)
         return cache
+
+    def regroup(self, cache: Cache, rows: Tensor, sources: Tensor | None) -> Cache:
+        """The same where rows stand in groups that share a source; `sources` says which, None that each keeps it."""
+        cache.regroup(rows, sources)
+        return cache

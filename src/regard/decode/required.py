@@ -1,0 +1,158 @@
+"""Outputs that contain given words, wherever they fit best.
+
+Grid beam search in its form with a fixed number of beams (Hokamp & Liu 2017; Post & Vilar 2018): besides what the model
+likes best, every hypothesis is also continued with each token that brings a required word forward. The places are
+shared out among hypotheses by how far they have come, so that those which have put up with an unlikely word are not at
+once driven out by those that have not. None may end before it has all its words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.decode.beam import Beams, Texts
+from regard.decode.penalty import LengthPenalty
+from regard.decode.rules import Rule
+from regard.errors import UserError
+
+_NEVER = float("-inf")
+Words = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Which words are there, and how much of the one being written."""
+
+    words: Words
+    met: frozenset[int] = frozenset()
+    word: int = -1
+    count: int = 0
+
+    @property
+    def done(self) -> int:
+        """Tokens of required words written."""
+        return sum(len(self.words[word]) for word in self.met) + self.count
+
+    @property
+    def left(self) -> int:
+        """Tokens of required words still to be written."""
+        return sum(map(len, self.words)) - self.done
+
+    def wanted(self) -> set[int]:
+        """The tokens that bring a word forward: the next of the one begun, or the first of any other."""
+        if self.word >= 0:
+            return {self.words[self.word][self.count]}
+        return {tokens[0] for word, tokens in enumerate(self.words) if word not in self.met}
+
+    def after(self, token: int) -> "Progress":
+        if self.word >= 0 and token == self.words[self.word][self.count]:
+            return self._with(self.word, self.count + 1)
+        for word, tokens in enumerate(self.words):
+            if word not in self.met and tokens[0] == token:
+                return self._with(word, 1)
+        return Progress(self.words, self.met)
+
+    def _with(self, word: int, count: int) -> "Progress":
+        if count == len(self.words[word]):
+            return Progress(self.words, self.met | {word})
+        return Progress(self.words, self.met, word, count)
+
+
+class Required(Beams):
+    """Beam search in which the outputs of slot i contain every token sequence of `words[i]`."""
+
+    def __init__(
+        self,
+        limits: Sequence[int],
+        end: int,
+        beams: int,
+        words: Sequence[Sequence[Sequence[int]]],
+        *,
+        penalty: LengthPenalty | None = None,
+        rules: Sequence[Rule] = (),
+        alternatives: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(limits, end, beams, penalty=penalty, rules=rules, alternatives=alternatives, device=device)
+        if len(words) != self.slots:
+            raise UserError(
+                f"There are required words for {len(words)} rows, and {self.slots} rows; give each its own."
+            )
+        for limit, wanted in zip(limits, words, strict=True):
+            total = sum(len(word) for word in wanted)
+            if any(not word for word in wanted):
+                raise UserError("A required word has no tokens; leave it out.")
+            if total >= limit:
+                raise UserError(
+                    f"The required words have {total} tokens and the output at most {limit}, its end included; "
+                    "allow a longer output or require less."
+                )
+        self.progress = [[Progress(tuple(map(tuple, wanted)))] * beams for wanted in words]
+        self._coming: list[list[Progress]] = []
+
+    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor]:
+        size = logits.shape[1]
+        gains = self.rank(logits) - normaliser
+        totals = (self.alive.totals.view(-1, 1) + gains.double()).view(self.slots, self.width, size)
+        chosen = [self._of_slot(slot, totals[slot]) for slot in range(self.slots)]
+        count = max(len(pairs) for pairs in chosen) + 1  # the last stands for nothing
+        padded = [[*pairs, *[(0, self.end)] * (count - len(pairs))] for pairs in chosen]
+        pairs = torch.tensor(padded, device=logits.device)  # (slots, count, 2)
+        places, tokens = pairs.unbind(dim=2)
+        which = places * size + tokens
+        counts = torch.tensor([[len(each)] for each in chosen], device=logits.device)
+        real = torch.arange(count, device=logits.device) < counts
+        total = totals.flatten(1).gather(1, which).masked_fill(~real, _NEVER)
+        gain = gains.view(self.slots, -1).gather(1, which).double()
+        self._coming = [
+            [self.progress[slot][place].after(token) for place, token in row] for slot, row in enumerate(padded)
+        ]
+        return self.extended(places, tokens, total, gain, logits - normaliser if self.count else logits)
+
+    def survivors(self, totals: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+        kept = [self._shared_out(slot, row) for slot, row in enumerate(totals.tolist())]
+        self.progress = [[self._coming[slot][at] for at in row] for slot, row in enumerate(kept)]
+        return torch.tensor(kept, device=totals.device)
+
+    def keep(self, slots: Tensor) -> None:
+        super().keep(slots)
+        self.progress = [self.progress[slot] for slot in slots.tolist()]
+
+    def _of_slot(self, slot: int, totals: Tensor) -> list[tuple[int, int]]:
+        """(place, token) of what may go on: the best of all, and all that brings a word forward.
+
+        Nothing goes on that could no longer get its words and its end in before the limit.
+        """
+        size, room = totals.shape[1], int(self.limits[slot] - self.lengths[slot]) - 1
+        best = totals.flatten().topk(min(4 * self.width, totals.numel())).indices.tolist()
+        wanted = [
+            place * size + token
+            for place, each in enumerate(self.progress[slot])
+            for token in (each.wanted() if each.left else {self.end})
+        ]
+        pairs = []
+        for at in dict.fromkeys(best + wanted):
+            place, token = at // size, at % size
+            before = self.progress[slot][place]
+            if float(totals[place, token]) == _NEVER:
+                continue
+            if before.words and (before.left > 0 if token == self.end else before.after(token).left + 1 > room):
+                continue
+            pairs.append((place, token))
+        return pairs
+
+    def _shared_out(self, slot: int, totals: list[float]) -> list[int]:
+        """`width` candidates, taken in turn from those that have come equally far, best of each first."""
+        banks: dict[int, list[int]] = {}
+        for at in sorted(range(len(totals)), key=lambda at: -totals[at]):
+            if totals[at] != _NEVER:
+                banks.setdefault(self._coming[slot][at].done, []).append(at)
+        kept: list[int] = []
+        while len(kept) < self.width and any(banks.values()):
+            for done in sorted(banks, reverse=True):
+                if banks[done] and len(kept) < self.width:
+                    kept.append(banks[done].pop(0))
+        kept.sort(key=lambda at: -totals[at])
+        return kept + [len(totals) - 1] * (self.width - len(kept))

@@ -1,0 +1,191 @@
+"""One output for each slot: the likeliest token at every step, or one drawn by chance.
+
+Drawing takes one number between 0 and 1 for a slot and step, made from the slot's seed and the step alone. So what is
+drawn for a slot depends neither on its company nor on the order of the work, and the same seed gives the same text.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.decode.observe import Candidates
+from regard.decode.rules import Rule, Written, hide_all
+from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
+from regard.errors import UserError
+
+
+class Single(Chooser):
+    """The likeliest token at every step: greedy search."""
+
+    def __init__(
+        self,
+        limits: Sequence[int],
+        end: int,
+        *,
+        rules: Sequence[Rule] = (),
+        alternatives: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.slots, self.end, self.rules, self.count = len(limits), end, rules, alternatives
+        capacity = max(limits, default=1)
+        self.limits = torch.tensor(list(limits), device=device)
+        self.lengths = torch.zeros_like(self.limits)
+        self.tokens = torch.full((self.slots, capacity), end, device=device)
+        self.gains = torch.zeros(self.slots, capacity, dtype=torch.float64, device=device)
+        self.done = torch.zeros_like(self.limits, dtype=torch.bool)
+        shape = (self.slots, capacity, alternatives)
+        self.other_tokens = torch.zeros(shape, dtype=torch.long, device=device)
+        self.other_gains = torch.zeros(shape, dtype=torch.float64, device=device)
+
+    @property
+    def longest(self) -> int:
+        return self.tokens.shape[1]
+
+    def choose(self, logits: Tensor) -> Choice:
+        logits = precise(logits)
+        normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots, 1)
+        token = self.pick(hide_all(self.rules, logits, Written(self.tokens, self.lengths)))
+        gain = (logits.gather(1, token[:, None]) - normaliser).double()  # (slots, 1)
+        at = self.lengths.clamp(max=self.longest - 1)[:, None]
+        if self.count:
+            top, which = (logits - normaliser).topk(min(self.count, logits.shape[1]), dim=1)
+            here = at[:, :, None].expand(-1, 1, top.shape[1])
+            self.other_tokens.scatter_(1, here, which[:, None])
+            self.other_gains.scatter_(1, here, top[:, None].double())
+        token = torch.where(self.done, self.end, token)
+        self.tokens.scatter_(1, at, torch.where(self.done[:, None], self.tokens.gather(1, at), token[:, None]))
+        self.gains.scatter_(1, at, torch.where(self.done[:, None], self.gains.gather(1, at), gain))
+        self.lengths += ~self.done
+        self.done |= (token == self.end) | (self.lengths >= self.limits)
+        return Choice(None, token, Candidates(torch.zeros_like(token)[:, None], token[:, None], self._totals()))
+
+    def pick(self, scores: Tensor) -> Tensor:
+        """One token a slot.  scores: # (slots, vocabulary)"""
+        return scores.argmax(dim=-1)
+
+    def settled(self) -> Tensor:
+        return self.done
+
+    def results(self, slot: int) -> list[Hypothesis]:
+        length = int(self.lengths[slot])
+        tokens, gains = self.tokens[slot, :length].tolist(), self.gains[slot, :length].tolist()
+        ended = length > 0 and tokens[-1] == self.end
+        total = sum(gains)
+        others: tuple[tuple[tuple[int, float], ...], ...] = ()
+        if self.count:
+            pairs = (self.other_tokens[slot, :length].tolist(), self.other_gains[slot, :length].tolist())
+            others = tuple(tuple(zip(*both, strict=True)) for both in zip(*pairs, strict=True))
+        return [Hypothesis(tuple(tokens[: length - ended]), total, total, ended, tuple(gains), others)]
+
+    def keep(self, slots: Tensor) -> None:
+        self.slots = slots.shape[0]
+        for name in ("limits", "lengths", "tokens", "gains", "done", "other_tokens", "other_gains"):
+            setattr(self, name, getattr(self, name)[slots])
+        for rule in self.rules:
+            rule.keep(slots)
+
+    def _totals(self) -> Tensor:
+        return self.gains.sum(dim=1, keepdim=True)
+
+
+class Sampled(Single):
+    """A token drawn by its probability, after those too unlikely were left out.
+
+    In this order: scores of tokens already written are lowered by `repetition` (Keskar et al. 2019), all are divided by
+    `temperature` (0 takes the likeliest), then only the `top_k` likeliest stay, then the fewest that have a share of
+    `top_p` together (Holtzman et al. 2020), then those at least `min_p` times as likely as the likeliest (Nguyen et al.
+    2024).
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[int],
+        end: int,
+        *,
+        seeds: Sequence[int],
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition: float = 1.0,
+        rules: Sequence[Rule] = (),
+        alternatives: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(limits, end, rules=rules, alternatives=alternatives, device=device)
+        if len(seeds) != self.slots:
+            raise UserError(f"There are {len(seeds)} seeds for {self.slots} rows; give one for each.")
+        self.seeds = torch.tensor([_signed(seed) for seed in seeds], device=device)
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.min_p, self.repetition = min_p, repetition
+
+    def pick(self, scores: Tensor) -> Tensor:
+        if self.repetition != 1.0:
+            scores = self._less_repetition(scores)
+        if self.temperature == 0.0:
+            return scores.argmax(dim=-1)
+        number = uniform(self.seeds, self.lengths)[:, None]  # (slots, 1)
+        p = (scores.double() / self.temperature).softmax(dim=-1)
+        if not self.top_k and self.top_p >= 1.0 and self.min_p <= 0.0:
+            return _at_share(p, number)
+        p, order = p.sort(dim=-1, descending=True)
+        return order.gather(1, _at_share(self._likely(p), number)[:, None])[:, 0]
+
+    def _likely(self, p: Tensor) -> Tensor:
+        """Zero for tokens too unlikely.  p: # (slots, vocabulary), likeliest first"""
+        if self.top_k:
+            p = p * (torch.arange(p.shape[1], device=p.device) < self.top_k)
+        if self.top_p < 1.0:
+            share = p / p.sum(dim=-1, keepdim=True)
+            p = p * (share.cumsum(dim=-1) - share < self.top_p)
+        return p * (p >= self.min_p * p[:, :1])
+
+    def _less_repetition(self, scores: Tensor) -> Tensor:
+        counts = torch.arange(self.longest, device=scores.device) < self.lengths[:, None]  # (slots, capacity)
+        old = torch.zeros_like(scores).scatter_add(1, self.tokens, counts.to(scores.dtype)) > 0
+        lowered = torch.where(scores > 0, scores / self.repetition, scores * self.repetition)
+        return torch.where(old, lowered, scores)
+
+    def keep(self, slots: Tensor) -> None:
+        super().keep(slots)
+        self.seeds = self.seeds[slots]
+
+
+@torch.no_grad()
+def greedy_search(stepper: Stepper[State], state: State, start: Tensor, *, end: int, limit: Limit) -> list[Hypothesis]:
+    """The likeliest token at every step, up to `limit` tokens, the end included.  start: # (rows,)"""
+    chooser = Single(row_limits(start, limit), end, device=start.device)
+    return [best for best, *_ in search(stepper, state, start, chooser)]
+
+
+def uniform(seeds: Tensor, steps: Tensor) -> Tensor:
+    """A number from 0 to 1 for each seed and step, as good as drawn by chance, the same on every device.
+
+    SplitMix64 (Steele, Lea & Flood 2014): the state after `steps` additions, mixed.  # (slots,), float64
+    """
+    x = _mixed(seeds) + (steps + 1) * _signed(0x9E3779B97F4A7C15)
+    return _shift(_mixed(x), 11).double() * 2.0**-53
+
+
+def _mixed(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """To the right, zeros following, as if the numbers had no sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(number: int) -> int:
+    """The same 64 bits as a signed number."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _at_share(p: Tensor, number: Tensor) -> Tensor:
+    """The token within whose part of the whole a number from 0 to 1 falls.  p: # (slots, vocabulary)"""
+    shares = p.cumsum(dim=-1)
+    last = p.shape[1] - 1 - (p.flip(1) > 0).to(torch.uint8).argmax(dim=-1)  # rounding must not fall behind it
+    return torch.minimum((shares <= number * shares[:, -1:]).sum(dim=-1), last)
