@@ -43,6 +43,23 @@ class Store:
         if self.tensors is not None:
             self.tensors = (self.tensors[0].index_select(0, rows), self.tensors[1].index_select(0, rows))
 
+    def grow(self, capacity: int) -> None:
+        """Make room for more positions."""
+        self.capacity = capacity
+        if self.tensors is not None:
+            self.tensors = (_longer(self.tensors[0], capacity), _longer(self.tensors[1], capacity))
+
+    def put(self, rows: Tensor, other: "Store", count: int) -> None:
+        """Let these of then `count` rows hold what another store holds."""
+        if self.tensors is None and other.tensors is None:
+            return
+        like = other.tensors or self.tensors
+        assert like is not None
+        mine = self.tensors or (_rows_of(like[0], 0, self.capacity), _rows_of(like[1], 0, self.capacity))
+        # Of rows that hold nothing yet the length is 0, and what lies past a row's length does not count.
+        theirs = other.tensors or (mine[0][:0], mine[1][:0])
+        self.tensors = _put(mine, rows[: theirs[0].shape[0]], theirs, count)
+
     def _room(self, like: Tensor) -> Tensor:
         return like.new_zeros(*like.shape[:2], self.capacity, like.shape[3])
 
@@ -163,6 +180,38 @@ class Cache:
                     moved[id(layer.memory)] = (key.index_select(0, sources), value.index_select(0, sources))
                 layer.memory = moved[id(layer.memory)]
 
+    def put(self, sources: Tensor, other: "Cache") -> None:
+        """Let these groups of rows be what the groups of another cache are, of the same model and group size.
+
+        Groups numbered past the last are added behind it.  sources: # (other's sources,)
+        """
+        group = self.group
+        if other.group != group:
+            raise UserError(f"Groups of {other.group} rows cannot take the place of groups of {group}.")
+        count = max(self.sources, int(sources.max()) + 1)
+        rows = (sources[:, None] * group + torch.arange(group, device=sources.device)).flatten()
+        self.grow(max(self.capacity, other.capacity))
+        self.lengths = _put_rows(self.lengths, rows, other.lengths, count * group)
+        self._common, self.extent, self.sources = None, max(self.extent, other.extent), count
+        if self.memory_lengths is not None and other.memory_lengths is not None:
+            self.memory_lengths = _put_rows(self.memory_lengths, sources, other.memory_lengths, count)
+        moved: dict[int, KeyValue] = {}
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            if mine.own is not None and theirs.own is not None:
+                mine.own.put(rows, theirs.own, count * group)
+            if mine.memory is not None and theirs.memory is not None:
+                if id(mine.memory) not in moved:
+                    moved[id(mine.memory)] = _put(mine.memory, sources, theirs.memory, count)
+                mine.memory = moved[id(mine.memory)]
+
+    def grow(self, capacity: int) -> None:
+        """Make room for up to `capacity` positions a row, keeping what is there."""
+        if capacity > self.capacity:
+            self.capacity = capacity
+            for layer in self.layers:
+                if layer.own is not None:
+                    layer.own.grow(capacity)
+
     def bytes(self) -> int:
         """Memory held for keys and values."""
         kept = {
@@ -173,3 +222,30 @@ class Cache:
             for tensor in pair
         }
         return sum(kept.values())
+
+
+def _longer(tensor: Tensor, positions: int) -> Tensor:
+    """With room for more positions.  (rows, heads, fewer, width) → (rows, heads, positions, width)"""
+    missing = positions - tensor.shape[2]
+    return tensor if missing <= 0 else torch.nn.functional.pad(tensor, (0, 0, 0, missing))
+
+
+def _put(mine: KeyValue, rows: Tensor, theirs: KeyValue, count: int) -> KeyValue:
+    positions = max(mine[0].shape[2], theirs[0].shape[2])
+    key, value = (
+        _put_rows(_longer(old, positions), rows, _longer(new, positions), count)
+        for old, new in zip(mine, theirs, strict=True)
+    )
+    return key, value
+
+
+def _put_rows(mine: Tensor, rows: Tensor, theirs: Tensor, count: int) -> Tensor:
+    """A tensor of `count` rows, some of them replaced by those of another."""
+    if count > mine.shape[0]:
+        mine = torch.cat((mine, mine.new_zeros(count - mine.shape[0], *mine.shape[1:])))
+    mine[rows] = theirs
+    return mine
+
+
+def _rows_of(like: Tensor, rows: int, positions: int) -> Tensor:
+    return like.new_zeros(rows, like.shape[1], positions, like.shape[3])

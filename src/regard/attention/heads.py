@@ -110,7 +110,7 @@ class Heads(nn.Module):
 
     def __init__(self, config: HeadsConfig, width: int) -> None:
         super().__init__()
-        sizes = config.sizes(width)
+        self.sizes = sizes = config.sizes(width)
         self.heads, self.dropout = sizes.heads, config.dropout
         self.query = nn.Linear(width, sizes.heads * sizes.head_width, bias=config.bias)
         self.output = (

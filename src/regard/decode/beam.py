@@ -9,15 +9,16 @@ can still reach.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty, PaperPenalty
-from regard.decode.rules import Rule, Written, hide_all
+from regard.decode.rules import Rule, Written, hide_all, put_rules
 from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
+from regard.decode.slots import ROOM, grow_slots, keep_slots, put_slots
 from regard.errors import UserError
 
 _NEVER = float("-inf")
@@ -40,6 +41,8 @@ class Texts(NamedTuple):
 class Beams(Chooser):
     """The `beams` best outputs of every slot. One that reaches the limit is cut there and ranked with the others."""
 
+    fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "alive", "found")
+
     def __init__(
         self,
         limits: Sequence[int],
@@ -53,14 +56,13 @@ class Beams(Chooser):
     ) -> None:
         if beams < 1:
             raise UserError(f"A search needs at least one beam; found {beams}.")
-        penalty = penalty or PaperPenalty()
+        self.penalty = penalty or PaperPenalty()
         self.slots, self.width, self.end, self.rules, self.count = len(limits), beams, end, rules, alternatives
-        capacity = max(limits, default=1)
+        capacity = min(max(limits, default=1), ROOM)
         self.limits = torch.tensor(list(limits), device=device)
         self.lengths = torch.zeros_like(self.limits)  # of everything alive in a slot
-        self.penalties = torch.tensor(
-            [penalty.at(length) for length in range(capacity + 2)], dtype=torch.float64, device=device
-        )
+        self.largest = torch.tensor([self.penalty.at(limit) for limit in limits], dtype=torch.float64, device=device)
+        self.penalties = self._penalties(capacity)
         empty = torch.zeros(self.slots, beams, capacity, dtype=torch.long, device=device)
         nothing = torch.full((self.slots, beams), _NEVER, dtype=torch.float64, device=device)
         others = empty[..., None].expand(-1, -1, -1, alternatives)
@@ -71,12 +73,18 @@ class Beams(Chooser):
         self.found_lengths = torch.zeros_like(nothing, dtype=torch.long)  # tokens, their end included where they ended
         self.ended = torch.zeros_like(nothing, dtype=torch.bool)
 
+        self.reach = 0  # no slot has written more tokens than this
+
     @property
     def longest(self) -> int:
-        return self.penalties.shape[0] - 2
+        return int(self.limits.max())
 
     def choose(self, logits: Tensor) -> Choice:
         """Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are."""
+        if self.reach == self.room:
+            grow_slots(self, ("alive", "found"), 2)
+            self.penalties = self._penalties(self.room)
+        self.reach += 1
         logits = precise(logits)
         normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots · width, 1)
         pool, places, tokens = self.candidates(logits, normaliser)
@@ -111,7 +119,7 @@ class Beams(Chooser):
         """Alive hypotheses with one token more.  all: # (slots, some), but scores: # (slots · width, vocabulary)"""
         self.seen = Candidates(places, tokens, totals)
         texts = self.alive.pick(places)
-        at = self.lengths.clamp(max=self.longest - 1)[:, None, None].expand(*places.shape, 1)
+        at = self.lengths.clamp(max=self.room - 1)[:, None, None].expand(*places.shape, 1)
         texts = texts._replace(
             totals=totals,
             tokens=texts.tokens.scatter(2, at, tokens[:, :, None]),
@@ -136,8 +144,7 @@ class Beams(Chooser):
 
     def settled(self) -> Tensor:
         best = self.alive.totals.max(dim=1).values
-        largest = self.penalties[self.limits].clamp(min=0)
-        reachable = best / torch.maximum(largest, self.penalties[(self.lengths + 1).clamp(max=self.longest + 1)])
+        reachable = best / torch.maximum(self.largest, self.penalties[(self.lengths + 1).clamp(max=self.room + 1)])
         return (best == _NEVER) | (self.scores[:, -1] >= reachable)
 
     def results(self, slot: int) -> list[Hypothesis]:
@@ -156,12 +163,32 @@ class Beams(Chooser):
 
     def keep(self, slots: Tensor) -> None:
         self.slots = slots.shape[0]
-        for name in ("limits", "lengths", "scores", "found_lengths", "ended"):
-            setattr(self, name, getattr(self, name)[slots])
-        self.alive = Texts(*(tensor[slots] for tensor in self.alive))
-        self.found = Texts(*(tensor[slots] for tensor in self.found))
+        keep_slots(self, self.fields, slots)
         for rule in self.rules:
             rule.keep(slots)
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        put_slots(self, self.fields, slots, other)
+        put_rules(self.rules, other.rules, slots)
+        self.slots, self.reach = self.limits.shape[0], int(self.lengths.max())
+        self.penalties = self._penalties(self.room)
+
+    def so_far(self, slot: int) -> tuple[int, ...]:
+        return tuple(self.alive.tokens[slot, 0, : int(self.lengths[slot])].tolist())
+
+    def stop(self, slot: int) -> None:
+        """What is alive is cut here."""
+        self.limits[slot] = self.lengths[slot]
+        self._cut()
+
+    @property
+    def room(self) -> int:
+        """How many tokens can be written before more room is needed."""
+        return self.alive.tokens.shape[2]
+
+    def _penalties(self, room: int) -> Tensor:
+        each = [self.penalty.at(length) for length in range(room + 2)]
+        return torch.tensor(each, dtype=torch.float64, device=self.limits.device)
 
     def _cut(self) -> None:
         """At a slot's limit what is alive in it is cut and counted."""
@@ -171,7 +198,7 @@ class Beams(Chooser):
 
     def _finish(self, texts: Texts, lengths: Tensor, ended: bool) -> None:
         """Rank texts of these lengths among those that were found; a total of -inf stands for none."""
-        scores = texts.totals / self.penalties[lengths.clamp(max=self.longest + 1)][:, None]
+        scores = texts.totals / self.penalties[lengths.clamp(max=self.room + 1)][:, None]
         self.scores, best = torch.cat((self.scores, scores), dim=1).topk(self.width, dim=1)
         joined = Texts(*(torch.cat(both, dim=1) for both in zip(self.found, texts, strict=True)))
         self.found = joined.pick(best)

@@ -5,7 +5,9 @@ Diverse beam search (Vijayakumar et al. 2016) with Hamming distance: at every st
 scores that outputs are ranked by stay the model's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from torch import Tensor
 from regard.decode.beam import Beams
 from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty
-from regard.decode.rules import Rule
+from regard.decode.rules import Rule, put_rules
 from regard.decode.search import Choice, Chooser, Hypothesis
 from regard.errors import UserError
 
@@ -79,6 +81,19 @@ class Diverse(Chooser):
         for rule in self.rules:
             rule.keep(slots)
 
+    def put(self, slots: Tensor, other: Self) -> None:
+        for mine, theirs in zip(self.groups, other.groups, strict=True):
+            mine.put(slots, theirs)
+        put_rules(self.rules, other.rules, slots)
+        self.slots = self.groups[0].slots
+
+    def so_far(self, slot: int) -> tuple[int, ...]:
+        return self.groups[0].so_far(slot)
+
+    def stop(self, slot: int) -> None:
+        for group in self.groups:
+            group.stop(slot)
+
 
 class _Group(Beams):
     """One of the searches; `lowered` is taken off its scores.  # (slots · width, vocabulary)"""
@@ -89,6 +104,18 @@ class _Group(Beams):
         return super().rank(logits) - self.lowered
 
     def keep(self, slots: Tensor) -> None:
-        rules, self.rules = self.rules, ()  # kept once, by whom they belong to
-        super().keep(slots)
-        self.rules = rules
+        with self._rules_aside():
+            super().keep(slots)
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        with self._rules_aside(), other._rules_aside():
+            super().put(slots, other)
+
+    @contextmanager
+    def _rules_aside(self) -> Iterator[None]:
+        """They are looked after once, by the search they belong to."""
+        rules, self.rules = self.rules, ()
+        try:
+            yield
+        finally:
+            self.rules = rules

@@ -8,6 +8,7 @@ once driven out by those that have not. None may end before it has all its words
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -119,6 +120,12 @@ class Required(Beams):
     def keep(self, slots: Tensor) -> None:
         super().keep(slots)
         self.progress = [self.progress[slot] for slot in slots.tolist()]
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        super().put(slots, other)
+        self.progress += [[] for _ in range(self.slots - len(self.progress))]
+        for slot, progress in zip(slots.tolist(), other.progress, strict=True):
+            self.progress[slot] = progress
 
     def _of_slot(self, slot: int, totals: Tensor) -> list[tuple[int, int]]:
         """(place, token) of what may go on: the best of all, and all that brings a word forward.

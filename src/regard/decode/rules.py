@@ -5,11 +5,12 @@ the model's own.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from regard.decode.slots import keep_slots, put_slots
 from regard.errors import UserError
 
 _NEVER = float("-inf")
@@ -29,6 +30,10 @@ class Rule(Protocol):
 
     def keep(self, slots: Tensor) -> None:
         """Go on with these slots only."""
+        ...
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        """Let these slots be those of another rule of this kind; slots past the last are added."""
         ...
 
 
@@ -52,7 +57,10 @@ class Prefix:
         return torch.where(free, scores, only)
 
     def keep(self, slots: Tensor) -> None:
-        self.tokens, self.lengths = self.tokens[slots], self.lengths[slots]
+        keep_slots(self, ("tokens", "lengths"), slots)
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        put_slots(self, ("tokens", "lengths"), slots, other)
 
 
 class Forbidden:
@@ -80,6 +88,9 @@ class Forbidden:
     def keep(self, slots: Tensor) -> None:
         """Every slot has the same."""
 
+    def put(self, slots: Tensor, other: Self) -> None:
+        """Every slot has the same."""
+
 
 class Shortest:
     """No output ends before it has so many tokens, one number a slot."""
@@ -94,10 +105,18 @@ class Shortest:
         return scores.index_copy(1, torch.tensor([self.end], device=scores.device), ends[:, None])
 
     def keep(self, slots: Tensor) -> None:
-        self.counts = self.counts[slots]
+        keep_slots(self, ("counts",), slots)
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        put_slots(self, ("counts",), slots, other)
 
 
 def hide_all(rules: Sequence[Rule], scores: Tensor, written: Written) -> Tensor:
     for rule in rules:
         scores = rule.hide(scores, written)
     return scores
+
+
+def put_rules(mine: Sequence[Rule], theirs: Sequence[Rule], slots: Tensor) -> None:
+    for old, new in zip(mine, theirs, strict=True):
+        old.put(slots, new)

@@ -10,7 +10,7 @@ every slot is settled. Slots that are leave as soon as they are half of all.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -84,6 +84,18 @@ class Chooser(ABC):
     @abstractmethod
     def keep(self, slots: Tensor) -> None:
         """Go on with these slots only.  slots: # (slots to keep,)"""
+
+    @abstractmethod
+    def put(self, slots: Tensor, other: Self) -> None:
+        """Let these slots be those of another chooser with the same settings; slots past the last are added."""
+
+    @abstractmethod
+    def so_far(self, slot: int) -> tuple[int, ...]:
+        """The tokens of a slot's best output so far."""
+
+    @abstractmethod
+    def stop(self, slot: int) -> None:
+        """Settle a slot with what it has."""
 
     @property
     @abstractmethod

@@ -5,18 +5,22 @@ drawn for a slot depends neither on its company nor on the order of the work, an
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from regard.decode.observe import Candidates
-from regard.decode.rules import Rule, Written, hide_all
+from regard.decode.rules import Rule, Written, hide_all, put_rules
 from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
+from regard.decode.slots import ROOM, grow_slots, keep_slots, put_slots
 from regard.errors import UserError
 
 
 class Single(Chooser):
     """The likeliest token at every step: greedy search."""
+
+    fields: tuple[str, ...] = ("limits", "lengths", "tokens", "gains", "done", "other_tokens", "other_gains")
 
     def __init__(
         self,
@@ -28,7 +32,7 @@ class Single(Chooser):
         device: torch.device | str = "cpu",
     ) -> None:
         self.slots, self.end, self.rules, self.count = len(limits), end, rules, alternatives
-        capacity = max(limits, default=1)
+        capacity = min(max(limits, default=1), ROOM)
         self.limits = torch.tensor(list(limits), device=device)
         self.lengths = torch.zeros_like(self.limits)
         self.tokens = torch.full((self.slots, capacity), end, device=device)
@@ -38,16 +42,21 @@ class Single(Chooser):
         self.other_tokens = torch.zeros(shape, dtype=torch.long, device=device)
         self.other_gains = torch.zeros(shape, dtype=torch.float64, device=device)
 
+        self.reach = 0  # no slot has written more tokens than this
+
     @property
     def longest(self) -> int:
-        return self.tokens.shape[1]
+        return int(self.limits.max())
 
     def choose(self, logits: Tensor) -> Choice:
+        if self.reach == self.tokens.shape[1]:
+            grow_slots(self, ("tokens", "gains", "other_tokens", "other_gains"), 1)
+        self.reach += 1
         logits = precise(logits)
         normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots, 1)
         token = self.pick(hide_all(self.rules, logits, Written(self.tokens, self.lengths)))
         gain = (logits.gather(1, token[:, None]) - normaliser).double()  # (slots, 1)
-        at = self.lengths.clamp(max=self.longest - 1)[:, None]
+        at = self.lengths.clamp(max=self.tokens.shape[1] - 1)[:, None]
         if self.count:
             top, which = (logits - normaliser).topk(min(self.count, logits.shape[1]), dim=1)
             here = at[:, :, None].expand(-1, 1, top.shape[1])
@@ -80,10 +89,20 @@ class Single(Chooser):
 
     def keep(self, slots: Tensor) -> None:
         self.slots = slots.shape[0]
-        for name in ("limits", "lengths", "tokens", "gains", "done", "other_tokens", "other_gains"):
-            setattr(self, name, getattr(self, name)[slots])
+        keep_slots(self, self.fields, slots)
         for rule in self.rules:
             rule.keep(slots)
+
+    def put(self, slots: Tensor, other: Self) -> None:
+        put_slots(self, self.fields, slots, other)
+        put_rules(self.rules, other.rules, slots)
+        self.slots, self.reach = self.limits.shape[0], int(self.lengths.max())
+
+    def so_far(self, slot: int) -> tuple[int, ...]:
+        return self.results(slot)[0].tokens
+
+    def stop(self, slot: int) -> None:
+        self.done[slot] = True
 
     def _totals(self) -> Tensor:
         return self.gains.sum(dim=1, keepdim=True)
@@ -97,6 +116,8 @@ class Sampled(Single):
     `top_p` together (Holtzman et al. 2020), then those at least `min_p` times as likely as the likeliest (Nguyen et al.
     2024).
     """
+
+    fields = (*Single.fields, "seeds")
 
     def __init__(
         self,
@@ -142,14 +163,10 @@ class Sampled(Single):
         return p * (p >= self.min_p * p[:, :1])
 
     def _less_repetition(self, scores: Tensor) -> Tensor:
-        counts = torch.arange(self.longest, device=scores.device) < self.lengths[:, None]  # (slots, capacity)
+        counts = torch.arange(self.tokens.shape[1], device=scores.device) < self.lengths[:, None]  # (slots, capacity)
         old = torch.zeros_like(scores).scatter_add(1, self.tokens, counts.to(scores.dtype)) > 0
         lowered = torch.where(scores > 0, scores / self.repetition, scores * self.repetition)
         return torch.where(old, lowered, scores)
-
-    def keep(self, slots: Tensor) -> None:
-        super().keep(slots)
-        self.seeds = self.seeds[slots]
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """The Transformer as it was made: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017)."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
@@ -97,3 +98,18 @@ class EncoderDecoder(Writer):
         """Read the source and make ready to write up to `capacity` target tokens a row, one `step` after another."""
         states = self.decoder.states(self.encode(source, lengths=lengths), capacity)
         return Cache(source.shape[0], capacity, states, memory_lengths=lengths, device=source.device)
+
+    @torch.no_grad()
+    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[Cache, Tensor]:
+        """Read sources of any length, each with its end behind it, with room to write `capacity` tokens.
+
+        Gives the cache and the first tokens  # (rows,)
+        """
+        tokens = self.config.tokens
+        if tokens.start is None or tokens.end is None:
+            raise UserError("This model's config does not say which ids are start and end, so it cannot be decoded.")
+        device = self.vocabulary.weight.device
+        lengths = [len(source) + 1 for source in sources]
+        rows = [[*row, tokens.end, *[tokens.padding or 0] * (max(lengths) - len(row) - 1)] for row in sources]
+        cache = self.start(torch.tensor(rows, device=device), capacity, torch.tensor(lengths, device=device))
+        return cache, torch.full((len(rows),), tokens.start, device=device)

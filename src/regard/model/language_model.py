@@ -1,5 +1,6 @@
 """A stack that only looks back: it scores the next word of a text."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from regard.attention import Cache, Context
 from regard.attention.context import Watch
+from regard.errors import UserError
 from regard.model.writer import Writer, WriterConfig
 
 
@@ -46,3 +48,22 @@ class LanguageModel(Writer):
     def start(self, rows: int, capacity: int) -> Cache:
         """Make ready to take up to `capacity` tokens a row, prompt included, one `step` after another."""
         return Cache(rows, capacity, self.decoder.states(capacity=capacity), device=self.vocabulary.weight.device)
+
+    @torch.no_grad()
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int) -> tuple[Cache, Tensor]:
+        """Read prompts up to their last token, and give that, with room for `capacity` tokens from it on.
+
+        A prompt without tokens begins with the start token. Gives the cache and the first tokens  # (rows,)
+        """
+        first = self.config.tokens.start
+        if first is None and not all(prompts):
+            raise UserError("An empty prompt needs a start token, and this model has none; give it some text.")
+        rows = [list(prompt) or [first or 0] for prompt in prompts]
+        device = self.vocabulary.weight.device
+        longest = max(len(row) for row in rows) - 1
+        cache = self.start(len(rows), longest + capacity)
+        if longest:
+            padded = torch.tensor([[*row[:-1], *[0] * (longest + 1 - len(row))] for row in rows], device=device)
+            self.step(padded, cache, torch.tensor([len(row) - 1 for row in rows], device=device))
+            cache.tighten()
+        return cache, torch.tensor([row[-1] for row in rows], device=device)

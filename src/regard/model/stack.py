@@ -75,11 +75,12 @@ class Stack(nn.Module):
     def states(self, memory: Tensor | None = None, capacity: int | None = None) -> list[LayerState]:
         """A state for each layer: room for `capacity` positions of its own past, if given, and the memory."""
         remembered = self.remember(memory) if memory is not None else [None] * len(self.blocks)
-        stores = [
-            None if capacity is None else _part(block, "attention", SelfAttention).store(capacity)
-            for block in self.blocks
-        ]
+        stores = [None if capacity is None else each.store(capacity) for each in self.attention()]
         return [LayerState(own, pair) for own, pair in zip(stores, remembered, strict=True)]
+
+    def attention(self) -> list[SelfAttention]:
+        """Every layer's attention to its own tokens."""
+        return [_part(block, "attention", SelfAttention) for block in self.blocks]
 
 
 def check_stack(name: str, config: StackConfig, width: int, position: PositionConfig) -> None:

@@ -92,3 +92,26 @@ class Writer(nn.Module):
         """The same where rows stand in groups that share a source; `sources` says which, None that each keeps it."""
         cache.regroup(rows, sources)
         return cache
+
+    def put(self, cache: Cache, sources: Tensor, other: Cache) -> Cache:
+        """Let these groups of rows be those of another cache; groups past the last are added."""
+        cache.put(sources, other)
+        return cache
+
+    def is_full(self, cache: Cache) -> bool:
+        """Whether another token needs more room."""
+        if cache.extent == cache.capacity:
+            cache.tighten()
+        return cache.extent == cache.capacity
+
+    def grow(self, cache: Cache) -> None:
+        cache.grow(2 * cache.capacity)
+
+    def held(self, cache: Cache) -> int:
+        return cache.bytes()
+
+    def bytes_a_position(self) -> int:
+        """What a cache takes for one more position of one row, and for one position of a source."""
+        sizes = [block.sizes for block in self.decoder.attention()]
+        numbers = sum(size.key_heads * (size.head_width + size.value_width) for size in sizes)
+        return numbers * self.vocabulary.weight.element_size()

@@ -7,12 +7,9 @@ they came in.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
-from regard.decode import DecodeConfig, Hypothesis, beam_search, greedy_search
-from regard.errors import UserError
+from regard.decode import DecodeConfig, Hypothesis, make_chooser, search
 from regard.model import EncoderDecoder
 from regard.score import TranslationScore, score_translations
 from regard.task.recipe import ScoreConfig
@@ -81,25 +78,15 @@ def score_pairs(
     return score_translations(outputs, references, tokenised=score.tokenised, lowercase=score.lowercase)
 
 
-@torch.no_grad()
 def search_rows(
     model: EncoderDecoder, sources: Sequence[Sequence[int]], decode: DecodeConfig
 ) -> list[list[Hypothesis]]:
     """The best outputs for some rows of source ids (without their end), searched together."""
-    tokens = model.config.tokens
-    if tokens.start is None or tokens.end is None:
-        raise UserError("This model's config does not say which ids are start and end, so it cannot be decoded.")
-    device = model.vocabulary.weight.device
-    lengths = torch.tensor([len(row) + 1 for row in sources])
-    longest = int(lengths.max())
-    rows = [[*row, tokens.end, *[tokens.padding or 0] * (longest - len(row) - 1)] for row in sources]
-    limit = [decode.limit(int(length)) for length in lengths]
-    state = model.start(torch.tensor(rows, device=device), max(limit), lengths.to(device))
-    start = torch.full((len(rows),), tokens.start, device=device)
-    if decode.beams == 1:
-        return [[one] for one in greedy_search(model, state, start, end=tokens.end, limit=limit)]
-    penalty = decode.length_penalty()
-    return beam_search(model, state, start, end=tokens.end, limit=limit, beams=decode.beams, penalty=penalty)
+    limits = [decode.limit(len(row) + 1) for row in sources]
+    state, start = model.begin(sources, max(limits))
+    end = model.config.tokens.end
+    assert end is not None
+    return search(model, state, start, make_chooser(decode, limits, end, device=start.device))
 
 
 def _groups(lengths: list[tuple[int, int]], budget: int) -> Iterator[list[int]]:

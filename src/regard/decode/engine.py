@@ -1,0 +1,330 @@
+"""Many requests at once: rows join and leave between steps, and the hardware stays busy.
+
+A `Lane` holds the slots of requests that are searched in the same way. Whenever slots are free, waiting requests join:
+their sources are read together and put into those slots, while the others go on where they are. A slot that is settled
+hands out its result at once and is free again. So no request waits for another to end.
+
+An `Engine` has a lane for every way of searching asked for, and takes a step in each of them in turn. It holds no more
+than `memory` bytes of cache: requests wait until there is room, and where one outgrows everything it is cut. No output
+gets longer than `longest` tokens, whatever its request allows. What is wrong with one request is told to whoever asked
+for it, and to no one else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.decode.search import Chooser, Hypothesis, State, Stepper, move
+from regard.decode.settings import DecodeConfig, Wish, make_chooser
+from regard.decode.slots import ROOM
+from regard.errors import UserError
+
+_NO_WISH = Wish()
+Listener = Callable[[tuple[int, ...]], bool | None]
+"""Hears the tokens so far after every step; true means that is enough."""
+
+
+class Worker(Stepper[State], Protocol[State]):
+    """A stepper whose state can take in new rows while others are under way."""
+
+    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[State, Tensor]: ...
+
+    def regroup(self, state: State, rows: Tensor, sources: Tensor | None) -> State: ...
+
+    def put(self, state: State, sources: Tensor, other: State) -> State: ...
+
+    def is_full(self, state: State) -> bool:
+        """Whether another token needs more room."""
+        ...
+
+    def grow(self, state: State) -> None:
+        """Twice the room."""
+        ...
+
+    def held(self, state: State) -> int:
+        """Bytes in use, free room included."""
+        ...
+
+    def bytes_a_position(self) -> int:
+        """What one token of one row takes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to read, the most tokens to write (the end included), how to search, and what the output must be like."""
+
+    source: tuple[int, ...]
+    limit: int
+    config: DecodeConfig
+    wish: Wish = _NO_WISH
+    alternatives: int = 0
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise UserError(f"The limit is {self.limit} tokens; an output has at least one, its end.")
+
+    @property
+    def lane(self) -> tuple[Any, ...]:
+        """Requests that agree in this are searched side by side."""
+        wish = self.wish
+        config = self.config.model_copy(update={"seed": 0})
+        return repr(config), wish.forbidden, bool(wish.prefix), bool(wish.required), self.alternatives
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request under way. `cancel` may be called from any thread."""
+
+    request: Request
+    listener: Listener | None = None
+    found: list[Hypothesis] | None = None
+    error: Exception | None = None
+    cancelled: bool = False
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def result(self, timeout: float | None = None) -> list[Hypothesis]:
+        """What was found, best first; waits for it. Nothing, where it was cancelled."""
+        if not self._done.wait(timeout):
+            raise TimeoutError("the output is not ready yet")
+        if self.error is not None:
+            raise self.error
+        return self.found or []
+
+    def close(self, found: list[Hypothesis] | None = None, error: Exception | None = None) -> None:
+        self.found, self.error = found, error
+        self._done.set()
+
+
+class Engine(Generic[State]):
+    """Takes requests at any time; `work` takes one step with all that are under way."""
+
+    def __init__(
+        self, worker: Worker[State], end: int, *, rows: int = 64, memory: int = 1 << 30, longest: int = 4096
+    ) -> None:
+        if rows < 1:
+            raise UserError(f"An engine needs at least one row; found {rows}.")
+        self.longest = longest
+        self.worker, self.end, self.rows, self.memory = worker, end, rows, memory
+        self.waiting: deque[Ticket] = deque()
+        self.lanes: dict[tuple[Any, ...], Lane[State]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, request: Request, listener: Listener | None = None) -> Ticket:
+        ticket = Ticket(replace(request, limit=min(request.limit, self.longest)), listener)
+        if request.config.beams > self.rows:
+            ticket.close(
+                error=UserError(f"{request.config.beams} beams were asked for and this engine has {self.rows} rows.")
+            )
+            return ticket
+        with self._lock:
+            self.waiting.append(ticket)
+        return ticket
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or bool(self.lanes)
+
+    @torch.inference_mode()
+    def work(self) -> bool:
+        """One round: waiting requests join, every lane takes a step, results are handed out. False if all is done."""
+        self._admit()
+        for key, lane in list(self.lanes.items()):
+            self._make_room(lane)
+            lane.step()
+            if not lane.active:
+                del self.lanes[key]
+        return self.busy
+
+    def run(self) -> None:
+        """Work until everything is done."""
+        while self.work():
+            pass
+
+    def held(self) -> int:
+        """Bytes of cache that are held now."""
+        return sum(lane.bytes() for lane in self.lanes.values())
+
+    def _admit(self) -> None:
+        """Let waiting requests join in the order they came, as many as rows and memory allow."""
+        with self._lock:
+            joining: dict[tuple[Any, ...], list[Ticket]] = {}
+            while self.waiting:
+                ticket = self.waiting[0]
+                if ticket.cancelled:
+                    self.waiting.popleft().close()
+                    continue
+                if not self._has_room(ticket.request, joining):
+                    break
+                joining.setdefault(ticket.request.lane, []).append(self.waiting.popleft())
+        for key, tickets in joining.items():
+            if key not in self.lanes:
+                self.lanes[key] = Lane(self.worker, self.end, tickets[0].request)
+            self.lanes[key].join(tickets)
+            if not self.lanes[key].active:
+                del self.lanes[key]
+
+    def _has_room(self, request: Request, joining: dict[tuple[Any, ...], list[Ticket]]) -> bool:
+        """Whether one more fits beside those under way and those about to join."""
+        new = [ticket.request for tickets in joining.values() for ticket in tickets]
+        used = sum(lane.width * len(lane.active) for lane in self.lanes.values())
+        used += sum(each.config.beams for each in new)
+        if used == 0:
+            return True  # alone it may always try
+        if used + request.config.beams > self.rows:
+            return False
+        return self.held() + sum(self._expected(each) for each in (request, *new)) <= self.memory
+
+    def _expected(self, request: Request) -> int:
+        """Bytes a request takes to begin with: as many as others in its lane, where there are others."""
+        own = (len(request.source) + 1 + ROOM * request.config.beams) * self.worker.bytes_a_position()
+        lane = self.lanes.get(request.lane)
+        return own if lane is None else max(own, lane.bytes() // len(lane.tickets))
+
+    def _make_room(self, lane: Lane[State]) -> None:
+        """Room for another token in a lane. Where that is more than there is, what is longest in it is cut."""
+        while lane.active and self.worker.is_full(lane.state):
+            if self.held() + lane.bytes() <= self.memory:
+                self.worker.grow(lane.state)
+            else:
+                lane.cut_longest()
+
+
+class Lane(Generic[State]):
+    """Requests searched in the same way, a slot each."""
+
+    def __init__(self, worker: Worker[State], end: int, like: Request) -> None:
+        self.worker, self.end, self.like = worker, end, like
+        self.width = like.config.beams
+        self.tickets: list[Ticket | None] = []
+        self.lengths: list[int] = []
+        self.state: State
+        self.chooser: Chooser
+        self.token: Tensor
+
+    @property
+    def active(self) -> list[int]:
+        """Slots with a request in them."""
+        return [slot for slot, ticket in enumerate(self.tickets) if ticket is not None]
+
+    def bytes(self) -> int:
+        return self.worker.held(self.state) if self.tickets else 0
+
+    def join(self, tickets: list[Ticket]) -> None:
+        """Read the sources of new requests and give each a slot. One that cannot be read spoils no other."""
+        try:
+            state, token, chooser = self._begin(tickets)
+        except Exception as error:
+            if len(tickets) == 1:
+                tickets[0].close(error=error)
+                return
+            for ticket in tickets:
+                self.join([ticket])
+            return
+        if not self.active:
+            self.state, self.token, self.chooser = state, token, chooser
+            self.tickets, self.lengths = list(tickets), [0] * len(tickets)
+            return
+        free = [slot for slot, ticket in enumerate(self.tickets) if ticket is None]
+        missing = max(0, len(tickets) - len(free))
+        numbers = [*free, *range(len(self.tickets), len(self.tickets) + missing)][: len(tickets)]
+        self.tickets += [None] * missing
+        self.lengths += [0] * missing
+        for slot, ticket in zip(numbers, tickets, strict=True):
+            self.tickets[slot], self.lengths[slot] = ticket, 0
+        slots = torch.tensor(numbers, device=token.device)
+        self.state = self.worker.put(self.state, slots, state)
+        self.chooser.put(slots, chooser)
+        rows = (slots[:, None] * self.width + torch.arange(self.width, device=token.device)).flatten()
+        self.token = torch.cat((self.token, token.new_zeros(missing * self.width)))
+        self.token[rows] = token
+
+    def step(self) -> None:
+        """One token more in every slot; what is settled is handed out."""
+        for slot in self.active:
+            ticket = self.tickets[slot]
+            if ticket is not None and ticket.cancelled:
+                self._close(slot, [])
+        if not self.active:
+            return
+        logits, self.state = self.worker.step(self.token[:, None], self.state)
+        choice = self.chooser.choose(logits[:, -1])
+        self.token = choice.tokens
+        if choice.rows is not None:
+            self.state = move(self.worker, self.state, choice.rows, None)
+        settled = self.chooser.settled().tolist()
+        for slot in self.active:
+            self.lengths[slot] += 1
+            if not settled[slot]:
+                settled[slot] = self._enough(slot)
+            if settled[slot]:
+                self._close(slot, self.chooser.results(slot))
+        self._shrink()
+
+    def cut_longest(self) -> None:
+        slot = max(self.active, key=lambda slot: self.lengths[slot])
+        self.chooser.stop(slot)
+        self._close(slot, self.chooser.results(slot))
+        self._shrink(always=True)
+
+    def _begin(self, tickets: list[Ticket]) -> tuple[State, Tensor, Chooser]:
+        requests = [ticket.request for ticket in tickets]
+        longest = max(request.limit for request in requests)
+        state, token = self.worker.begin([request.source for request in requests], min(longest, ROOM))
+        seeded = [
+            replace(each.wish, seed=each.config.seed if each.wish.seed is None else each.wish.seed) for each in requests
+        ]
+        chooser = make_chooser(
+            self.like.config,
+            [request.limit for request in requests],
+            self.end,
+            wishes=seeded,
+            alternatives=self.like.alternatives,
+            device=token.device,
+        )
+        if self.width > 1:
+            rows = torch.arange(len(requests), device=token.device).repeat_interleave(self.width)
+            state, token = move(self.worker, state, rows, None), token.repeat_interleave(self.width)
+        return state, token, chooser
+
+    def _enough(self, slot: int) -> bool:
+        """Whether whoever listens has heard enough."""
+        ticket = self.tickets[slot]
+        if ticket is None or ticket.listener is None:
+            return False
+        if not ticket.listener(self.chooser.so_far(slot)):
+            return False
+        self.chooser.stop(slot)
+        return True
+
+    def _close(self, slot: int, found: list[Hypothesis]) -> None:
+        ticket = self.tickets[slot]
+        assert ticket is not None
+        ticket.close(found)
+        self.tickets[slot] = None
+
+    def _shrink(self, always: bool = False) -> None:
+        """Go on without empty slots, once they are half of all."""
+        active = self.active
+        if active and (2 * len(active) <= len(self.tickets) or (always and len(active) < len(self.tickets))):
+            slots = torch.tensor(active, device=self.token.device)
+            rows = (slots[:, None] * self.width + torch.arange(self.width, device=slots.device)).flatten()
+            self.state = move(self.worker, self.state, rows, slots)
+            self.chooser.keep(slots)
+            self.token = self.token[rows]
+            self.tickets = [self.tickets[slot] for slot in active]
+            self.lengths = [self.lengths[slot] for slot in active]
