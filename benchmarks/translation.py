@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from regard.attention.encoding import Sinusoidal
 from regard.cli.progress import TrainingDisplay
 from regard.data.corpus import Corpus
-from regard.model import EncoderDecoderConfig, count_parameters
+from regard.model import EncoderDecoder, EncoderDecoderConfig, count_parameters
 from regard.task.prepare import prepare
 from regard.task.recipe import Recipe, read_recipe
 from regard.task.training import train
@@ -49,6 +49,9 @@ class Written:
 
 class TorchTransformer(nn.Module):
     """`torch.nn.Transformer` in pre-norm order between tied word vectors, called as our encoder–decoder is."""
+
+    begin = EncoderDecoder.begin
+    device = EncoderDecoder.device
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()

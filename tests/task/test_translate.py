@@ -6,7 +6,7 @@ from regard import UserError
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoder, EncoderDecoderConfig
-from regard.task.translate import search_rows, translate_lines
+from regard.task.translate import translate_lines
 from tests.task.small import SEARCH, random_model, small_tokenizer
 
 LINES = ["red", "old cat sea", "", "sun", "big dog man sun sea red old", "   ", "cat", "man sea"]
@@ -103,4 +103,4 @@ def test_a_model_that_does_not_know_its_frame_cannot_be_searched(missing: str, m
     values["tokens"][missing] = None
     config = EncoderDecoderConfig.read(values)
     with pytest.raises(UserError, match="does not say which ids are start and end"):
-        search_rows(config.build(), [[5, 6]], GREEDY)
+        config.build().begin([[5, 6]], 4)

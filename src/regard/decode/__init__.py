@@ -2,9 +2,11 @@
 
 from regard.decode.beam import Beams, beam_search
 from regard.decode.diverse import Diverse
+from regard.decode.engine import Engine, Request, Ticket, Worker
 from regard.decode.ensemble import Ensemble
 from regard.decode.given import score_given
 from regard.decode.observe import Candidates, Observer, Recording, Step
+from regard.decode.offline import search_all, search_batch
 from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
 from regard.decode.required import Required
 from regard.decode.rules import Forbidden, Prefix, Rule, Shortest, Written
@@ -19,6 +21,7 @@ __all__ = [
     "Chooser",
     "DecodeConfig",
     "Diverse",
+    "Engine",
     "Ensemble",
     "Forbidden",
     "Hypothesis",
@@ -29,6 +32,7 @@ __all__ = [
     "PowerPenalty",
     "Prefix",
     "Recording",
+    "Request",
     "Required",
     "Rule",
     "Sampled",
@@ -36,11 +40,15 @@ __all__ = [
     "Single",
     "Step",
     "Stepper",
+    "Ticket",
     "Wish",
+    "Worker",
     "Written",
     "beam_search",
     "greedy_search",
     "make_chooser",
     "score_given",
     "search",
+    "search_all",
+    "search_batch",
 ]

@@ -34,11 +34,18 @@ Listener = Callable[[tuple[int, ...]], bool | None]
 class Worker(Stepper[State], Protocol[State]):
     """A stepper whose state can take in new rows while others are under way."""
 
-    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[State, Tensor]: ...
+    @property
+    def device(self) -> torch.device: ...
+
+    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[State, Tensor]:
+        """Read sources; gives the state with room for so many tokens, a row each, and the first tokens.  # (rows,)"""
+        ...
 
     def regroup(self, state: State, rows: Tensor, sources: Tensor | None) -> State: ...
 
-    def put(self, state: State, sources: Tensor, other: State) -> State: ...
+    def put(self, state: State, sources: Tensor, other: State) -> State:
+        """Let these groups of rows be those of another state; groups past the last are added."""
+        ...
 
     def is_full(self, state: State) -> bool:
         """Whether another token needs more room."""

@@ -108,7 +108,7 @@ class EncoderDecoder(Writer):
         tokens = self.config.tokens
         if tokens.start is None or tokens.end is None:
             raise UserError("This model's config does not say which ids are start and end, so it cannot be decoded.")
-        device = self.vocabulary.weight.device
+        device = self.device
         lengths = [len(source) + 1 for source in sources]
         rows = [[*row, tokens.end, *[tokens.padding or 0] * (max(lengths) - len(row) - 1)] for row in sources]
         cache = self.start(torch.tensor(rows, device=device), capacity, torch.tensor(lengths, device=device))

@@ -47,7 +47,7 @@ class LanguageModel(Writer):
     @torch.no_grad()
     def start(self, rows: int, capacity: int) -> Cache:
         """Make ready to take up to `capacity` tokens a row, prompt included, one `step` after another."""
-        return Cache(rows, capacity, self.decoder.states(capacity=capacity), device=self.vocabulary.weight.device)
+        return Cache(rows, capacity, self.decoder.states(capacity=capacity), device=self.device)
 
     @torch.no_grad()
     def begin(self, prompts: Sequence[Sequence[int]], capacity: int) -> tuple[Cache, Tensor]:
@@ -59,7 +59,7 @@ class LanguageModel(Writer):
         if first is None and not all(prompts):
             raise UserError("An empty prompt needs a start token, and this model has none; give it some text.")
         rows = [list(prompt) or [first or 0] for prompt in prompts]
-        device = self.vocabulary.weight.device
+        device = self.device
         longest = max(len(row) for row in rows) - 1
         cache = self.start(len(rows), longest + capacity)
         if longest:

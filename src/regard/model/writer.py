@@ -64,6 +64,10 @@ class Writer(nn.Module):
         self.output = None if config.tie else Vocabulary(config.vocabulary, width)
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
 
+    @property
+    def device(self) -> torch.device:
+        return self.vocabulary.weight.device
+
     def write(self, tokens: Tensor, context: Context, states: list[LayerState]) -> Tensor:
         """Logits for the word after each token.  tokens: # (batch, tokens); gives (batch, tokens, vocabulary)"""
         x = self.decoder(self.input(self.vocabulary(tokens), context), context, states)

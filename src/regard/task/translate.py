@@ -1,16 +1,17 @@
 """Sentences in, sentences out: what a trained encoder–decoder is for.
 
-Sentences are sorted by length, put into batches of a bounded number of tokens, searched, and given back in the order
-they came in.
+A line becomes a request to search for its translation, and what was found becomes text again, in the order of the
+lines.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
-from regard.decode import DecodeConfig, Hypothesis, make_chooser, search
-from regard.model import EncoderDecoder
+from regard.decode import DecodeConfig, Request, Wish, Worker, search_all
+from regard.errors import UserError
 from regard.score import TranslationScore, score_translations
 from regard.task.recipe import ScoreConfig
 
@@ -28,15 +29,21 @@ class Translation:
     tokens: tuple[int, ...]
     ended: bool
     """Whether it came to its end, or was cut at the longest length allowed."""
+    steps: tuple[float, ...] = ()
+    """The log-probability of each token, and of the end where it came to it."""
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Where asked for, the likeliest tokens of each step with their log-probabilities."""
 
 
 def translate_lines(
-    model: EncoderDecoder,
+    model: Worker[Any],
     source: TextTokenizer,
     target: TextTokenizer,
     lines: Sequence[str],
     decode: DecodeConfig,
     *,
+    wish: Wish | None = None,
+    alternatives: int = 0,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Translation]]:
@@ -47,25 +54,37 @@ def translate_lines(
     sources = source.encode_batch(lines)
     results: list[list[Translation]] = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in lines]
     wanted = [number for number, line in enumerate(lines) if line.strip()]
-    done = len(lines) - len(wanted)
-    device = model.vocabulary.weight.device
-    budget = batch_tokens or BATCH_TOKENS.get(device.type, 2048)
-    for group in _groups([(len(sources[number]) + 1, number) for number in wanted], budget):
-        found = search_rows(model, [sources[number] for number in group], decode)
-        for number, hypotheses in zip(group, found, strict=True):
-            texts = target.decode_batch([one.tokens for one in hypotheses])
-            results[number] = [
-                Translation(text, one.score, one.log_probability, one.tokens, one.ended)
-                for text, one in zip(texts, hypotheses, strict=True)
-            ]
-        done += len(group)
-        if progress is not None:
-            progress(done)
+    empty = len(lines) - len(wanted)
+    requests = [
+        Request(
+            tuple(sources[number]),
+            decode.limit(len(sources[number]) + 1),
+            decode,
+            replace(wish or Wish(), seed=decode.seed + number),
+            alternatives,
+        )
+        for number in wanted
+    ]
+    if target.end is None:
+        raise UserError("This model has no token for the end of a sentence, so it cannot be decoded.")
+    found = search_all(
+        model,
+        requests,
+        target.end,
+        batch_tokens=batch_tokens or BATCH_TOKENS.get(model.device.type, 2048),
+        progress=None if progress is None else lambda done: progress(empty + done),
+    )
+    for number, hypotheses in zip(wanted, found, strict=True):
+        texts = target.decode_batch([one.tokens for one in hypotheses])
+        results[number] = [
+            Translation(text, one.score, one.log_probability, one.tokens, one.ended, one.steps, one.alternatives)
+            for text, one in zip(texts, hypotheses, strict=True)
+        ]
     return results
 
 
 def score_pairs(
-    model: EncoderDecoder,
+    model: Worker[Any],
     source: TextTokenizer,
     target: TextTokenizer,
     pairs: Sequence[Pair],
@@ -76,29 +95,3 @@ def score_pairs(
     found = translate_lines(model, source, target, [pair.source for pair in pairs], decode)
     outputs, references = [best.text for best, *_ in found], [pair.target for pair in pairs]
     return score_translations(outputs, references, tokenised=score.tokenised, lowercase=score.lowercase)
-
-
-def search_rows(
-    model: EncoderDecoder, sources: Sequence[Sequence[int]], decode: DecodeConfig
-) -> list[list[Hypothesis]]:
-    """The best outputs for some rows of source ids (without their end), searched together."""
-    limits = [decode.limit(len(row) + 1) for row in sources]
-    state, start = model.begin(sources, max(limits))
-    end = model.config.tokens.end
-    assert end is not None
-    return search(model, state, start, make_chooser(decode, limits, end, device=start.device))
-
-
-def _groups(lengths: list[tuple[int, int]], budget: int) -> Iterator[list[int]]:
-    """Numbers of rows of about equal length, longest first, as many as the budget holds."""
-    group: list[int] = []
-    longest = 0
-    for length, number in sorted(lengths, key=lambda one: (-one[0], one[1])):
-        if group and longest * (len(group) + 1) > budget:
-            yield group
-            group = []
-        if not group:
-            longest = length
-        group.append(number)
-    if group:
-        yield group

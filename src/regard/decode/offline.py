@@ -1,0 +1,74 @@
+"""A whole list of requests, in the order that is fastest, with results in the order they were asked.
+
+Requests are sorted by length, so that rows searched together are about equally long and little is padded, and put into
+batches of a bounded number of tokens. The longest come first: if they do not fit into memory, that shows at once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from regard.decode.engine import Request, Worker
+from regard.decode.observe import Observer
+from regard.decode.search import Hypothesis, State, search
+from regard.decode.settings import make_chooser
+
+
+@torch.inference_mode()
+def search_all(
+    worker: Worker[State],
+    requests: Sequence[Request],
+    end: int,
+    *,
+    batch_tokens: int,
+    progress: Callable[[int], None] | None = None,
+    observer: Observer | None = None,
+) -> list[list[Hypothesis]]:
+    """For each request what was found, best first. `progress` hears how many are done."""
+    found: list[list[Hypothesis]] = [[] for _ in requests]
+    done = 0
+    for group in _groups(requests, batch_tokens):
+        for number, hypotheses in zip(
+            group, search_batch(worker, [requests[number] for number in group], end, observer), strict=True
+        ):
+            found[number] = hypotheses
+        done += len(group)
+        if progress is not None:
+            progress(done)
+    return found
+
+
+@torch.inference_mode()
+def search_batch(
+    worker: Worker[State], requests: Sequence[Request], end: int, observer: Observer | None = None
+) -> list[list[Hypothesis]]:
+    """Requests of one lane, searched together."""
+    limits = [request.limit for request in requests]
+    state, start = worker.begin([request.source for request in requests], max(limits))
+    chooser = make_chooser(
+        requests[0].config,
+        limits,
+        end,
+        wishes=[request.wish for request in requests],
+        alternatives=requests[0].alternatives,
+        device=start.device,
+    )
+    return search(worker, state, start, chooser, observer)
+
+
+def _groups(requests: Sequence[Request], budget: int) -> Iterator[list[int]]:
+    """Numbers of requests of one lane and of about equal length, as many as the budget holds."""
+    lanes: dict[object, list[int]] = {}
+    for number, request in enumerate(requests):
+        lanes.setdefault(request.lane, []).append(number)
+    for lane in lanes.values():
+        group: list[int] = []
+        longest = 0
+        for number in sorted(lane, key=lambda number: -len(requests[number].source)):
+            if group and longest * (len(group) + 1) > budget:
+                yield group
+                group = []
+            if not group:
+                longest = len(requests[number].source) + 1
+            group.append(number)
+        yield group
