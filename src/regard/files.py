@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 from uuid import uuid4
 
 from regard.errors import UserError
@@ -57,6 +58,32 @@ def new_file(place: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # a disk that cannot be written cannot be tidied either
             beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def growing_file(place: Path) -> Iterator[TextIO]:
+    """A text file to write bit by bit under PLACE.partial, which takes its `place` when the block ends well.
+
+    If it does not, what was written stays under that name: it may be hours of work. A file without a line is removed.
+    """
+    beside = place.with_name(f"{place.name}.partial")
+    try:
+        file = beside.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"{place} could not be written ({error.strerror or error}); nothing was changed.") from None
+    try:
+        with file:
+            yield file
+        _force_to_disk(beside)
+        os.replace(beside, place)
+    except OSError as error:
+        raise UserError(
+            f"{place} could not be written ({error.strerror or error}); what was done so far is in {beside}."
+        ) from None
+    finally:
+        with suppress(OSError):
+            if beside.stat().st_size == 0:
+                beside.unlink()
 
 
 def write_text(place: Path, text: str) -> None:

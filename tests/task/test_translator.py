@@ -25,7 +25,7 @@ def loud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Translator:
     """A translator that says each sentence in capitals."""
 
     def shout(
-        self: Translator, lines: Sequence[str], decode: object = None, progress: object = None
+        self: Translator, lines: Sequence[str], decode: object = None, progress: object = None, **more: object
     ) -> list[list[Translation]]:
         return [[Translation(line.upper(), 0.0, 0.0, (), ended=True)] for line in lines]
 

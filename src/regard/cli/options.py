@@ -1,7 +1,7 @@
 """Options that several commands share, and what they mean."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -14,6 +14,41 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing 
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=1000.")
 ]
+
+Temperature = Annotated[
+    float | None, typer.Option(min=0, help="Draw words by chance: below 1 likelier ones, above 1 bolder ones.")
+]
+TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the so many likeliest only.")]
+TopP = Annotated[float | None, typer.Option(min=0, max=1, help="Draw among the likeliest with this share together.")]
+MinP = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Draw among those at least so many times as likely as the likeliest.")
+]
+Repetition = Annotated[float | None, typer.Option(min=0, help="Above 1: words already written become less likely.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed draws the same words.")]
+Prefix = Annotated[str, typer.Option(help="What the output begins with.")]
+Require = Annotated[list[str] | None, typer.Option(help="A word that the output has; may be given several times.")]
+Forbid = Annotated[list[str] | None, typer.Option(help="A word that the output has not; may be given several times.")]
+Alternatives = Annotated[int, typer.Option(min=0, help="With --json: so many of the likeliest tokens at every step.")]
+
+
+def drawing(
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    repetition: float | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """What was asked for about drawing words by chance, as settings of a search; nothing where nothing was."""
+    given = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition": repetition,
+        "seed": seed,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def chosen_device(name: str, threads: int | None) -> torch.device:

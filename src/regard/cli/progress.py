@@ -87,6 +87,11 @@ def counting(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda done: display.update(task, completed=done)
 
 
+def further(progress: Callable[[int], None], before: int) -> Callable[[int], None]:
+    """Counts on from what was done before."""
+    return lambda done: progress(before + done)
+
+
 @contextlib.contextmanager
 def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar for each file on a terminal, a line for each elsewhere; both on standard error."""

@@ -50,7 +50,7 @@ class Ensemble:
         return [member.put(own, sources, theirs) for member, own, theirs in parts]
 
     def is_full(self, state: list[Any]) -> bool:
-        return any([member.is_full(own) for member, own in zip(self.members, state, strict=True)])
+        return any(member.is_full(own) for member, own in zip(self.members, state, strict=True))
 
     def grow(self, state: list[Any]) -> None:
         for member, own in zip(self.members, state, strict=True):

@@ -15,6 +15,7 @@ from regard.decode.required import Required
 from regard.decode.rules import Forbidden, Prefix, Rule
 from regard.decode.search import Chooser
 from regard.decode.single import Sampled, Single
+from regard.errors import UserError
 
 
 class DecodeConfig(Config):
@@ -86,6 +87,9 @@ def make_chooser(
 ) -> Chooser:
     """What searches as the config says, one slot a limit. All wishes of one search forbid the same."""
     wishes = [Wish()] * len(limits) if wishes is None else wishes
+    required = any(wish.required for wish in wishes)
+    if required and (config.sample or config.groups > 1):
+        raise UserError("Required words go with beam search: leave out sampling and groups, or the words.")
     rules: list[Rule] = []
     if any(wish.prefix for wish in wishes):
         rules.append(Prefix([wish.prefix for wish in wishes], device))
@@ -108,7 +112,7 @@ def make_chooser(
             device=device,
         )
     penalty = config.length_penalty()
-    if any(wish.required for wish in wishes):
+    if required:
         words = [wish.required for wish in wishes]
         return Required(
             limits, end, config.beams, words, penalty=penalty, rules=rules, alternatives=alternatives, device=device

@@ -164,7 +164,7 @@ class Sampled(Single):
 
     def _less_repetition(self, scores: Tensor) -> Tensor:
         counts = torch.arange(self.tokens.shape[1], device=scores.device) < self.lengths[:, None]  # (slots, capacity)
-        old = torch.zeros_like(scores).scatter_add(1, self.tokens, counts.to(scores.dtype)) > 0
+        old = torch.zeros_like(scores).scatter_add(1, self.tokens.clamp(min=0), counts.to(scores.dtype)) > 0
         lowered = torch.where(scores > 0, scores / self.repetition, scores * self.repetition)
         return torch.where(old, lowered, scores)
 

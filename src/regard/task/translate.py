@@ -10,13 +10,15 @@ from typing import Any
 
 from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
-from regard.decode import DecodeConfig, Request, Wish, Worker, search_all
+from regard.decode import DecodeConfig, Request, Wish, Worker, score_given, search_all
 from regard.errors import UserError
 from regard.score import TranslationScore, score_translations
 from regard.task.recipe import ScoreConfig
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 """How many source tokens are searched at once, padding included."""
+_SCORED = 64
+"""Given translations scored at once."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,27 @@ def translate_lines(
             for text, one in zip(texts, hypotheses, strict=True)
         ]
     return results
+
+
+def score_lines(
+    model: Worker[Any],
+    source: TextTokenizer,
+    target: TextTokenizer,
+    sources: Sequence[str],
+    targets: Sequence[str],
+) -> list[tuple[float, ...]]:
+    """The log-probability of each token of given translations, and of the end behind them."""
+    reads, writes = source.encode_batch(sources), target.encode_batch(targets)
+    order = sorted(range(len(reads)), key=lambda number: (len(writes[number]), len(reads[number])))
+    found: list[tuple[float, ...]] = [()] * len(order)
+    for first in range(0, len(order), _SCORED):
+        rows = order[first : first + _SCORED]
+        given = [writes[number] for number in rows]
+        state, start = model.begin([reads[number] for number in rows], max(map(len, given)) + 1)
+        scores = score_given(model, state, start, given, end=target.end)
+        for number, each in zip(rows, scores, strict=True):
+            found[number] = each
+    return found
 
 
 def score_pairs(

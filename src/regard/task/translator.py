@@ -3,16 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from regard.data.sentences import Split, split_sentences
 from regard.data.tokenizer import TextTokenizer
-from regard.decode import DecodeConfig
+from regard.decode import DecodeConfig, Ensemble, Wish, Worker
 from regard.errors import UserError
-from regard.model import EncoderDecoder
+from regard.model import EncoderDecoder, LanguageModel
 from regard.run import Loaded, find, load, read_facts
-from regard.task.translate import Translation, translate_lines
+from regard.task.generator import load_generator
+from regard.task.translate import Translation, score_lines, translate_lines
+from regard.task.words import make_wish
 
 LONGEST = 500
 """Characters of a sentence; a longer one is cut where it does least harm."""
@@ -52,6 +55,8 @@ class Translator(Loaded):
         special = loaded.model.config.tokens.plain()
         self.decode = decode
         self.encoder_decoder = loaded.model
+        self.worker: Worker[Any] = loaded.model
+        """What is searched: this model, or an ensemble with others."""
         self.source_text = TextTokenizer(loaded.tokenizer, **special)
         same = loaded.target_tokenizer is loaded.tokenizer
         self.target_text = self.source_text if same else TextTokenizer(loaded.target_tokenizer, **special)
@@ -64,17 +69,51 @@ class Translator(Loaded):
         self.model.to(device)
         return self
 
-    def translate(self, text: str, *, beams: int | None = None) -> str:
-        """A text in the other language, its layout kept. One beam is greedy search."""
-        return self.translate_all([text], self.search(beams))[0].text
+    def joined(self, others: "Sequence[Translator]") -> "Translator":
+        """An ensemble of this one and others that were trained with the same tokenizers."""
+        for other in others:
+            if (other.source_text.json, other.target_text.json) != (self.source_text.json, self.target_text.json):
+                raise UserError("Models of an ensemble must share their tokenizers; these were trained with others.")
+        joined = Translator(Loaded(self.model, self.tokenizer, self.target_tokenizer), self.decode)
+        joined.worker = Ensemble([self.worker, *(other.worker for other in others)])
+        return joined
+
+    def translate(
+        self,
+        text: str,
+        *,
+        beams: int | None = None,
+        prefix: str = "",
+        required: Sequence[str] = (),
+        forbidden: Sequence[str] = (),
+    ) -> str:
+        """A text in the other language, its layout kept. One beam is greedy search.
+
+        `prefix` is what the translation begins with, `required` and `forbidden` are words that it has and has not.
+        """
+        wish = make_wish(self.target_text, prefix=prefix, required=required, forbidden=forbidden)
+        return self.translate_all([text], self.search(beams), wish=wish)[0].text
 
     def translate_all(
-        self, texts: Sequence[str], decode: DecodeConfig | None = None, progress: Callable[[int], None] | None = None
+        self,
+        texts: Sequence[str],
+        decode: DecodeConfig | None = None,
+        progress: Callable[[int], None] | None = None,
+        *,
+        wish: Wish | None = None,
+        alternatives: int = 0,
     ) -> list[Translated]:
         """Each text with its sentences and their candidates. `progress` hears how many sentences are done."""
         splits = [split_sentences(text, longest=LONGEST) for text in texts]
+        if wish is not None and (wish.prefix or wish.required):
+            for split in splits:
+                if len(split.sentences) > 1:
+                    raise UserError(
+                        f"A beginning or required words go with one sentence, and this text has "
+                        f"{len(split.sentences)}: {split.sentences[0]!r} …; translate them one by one."
+                    )
         sentences = [sentence for split in splits for sentence in split.sentences]
-        found = iter(self.translate_sentences(sentences, decode, progress))
+        found = iter(self.translate_sentences(sentences, decode, progress, wish=wish, alternatives=alternatives))
         return [
             Translated(text, tuple((sentence, tuple(next(found))) for sentence in split.sentences), split)
             for text, split in zip(texts, splits, strict=True)
@@ -85,23 +124,36 @@ class Translator(Loaded):
         sentences: Sequence[str],
         decode: DecodeConfig | None = None,
         progress: Callable[[int], None] | None = None,
+        *,
+        wish: Wish | None = None,
+        alternatives: int = 0,
     ) -> list[list[Translation]]:
         """Sentences as they stand, one by one: how a model is scored."""
         return translate_lines(
-            self.encoder_decoder,
+            self.worker,
             self.source_text,
             self.target_text,
             sentences,
             decode or self.decode,
+            wish=wish,
+            alternatives=alternatives,
             progress=progress,
         )
 
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, ...]]:
+        """How likely given translations are: the log-probability of each token, and of the end behind them."""
+        if len(sources) != len(targets):
+            raise UserError(f"There are {len(sources)} sources and {len(targets)} translations; give one for each.")
+        return score_lines(self.worker, self.source_text, self.target_text, sources, targets)
+
 
 def open_model(name: str | Path) -> Loaded:
-    """A model from a run folder, or one that ships by its name, as what it is: a `Translator` where it can be one."""
+    """A model from a run folder, or one that ships by its name, as what it is: a `Translator`, a `Generator` …"""
     loaded = load(name)
     if isinstance(loaded.model, EncoderDecoder) and loaded.tokenizer is not None:
         return _translator(loaded, find(name))
+    if isinstance(loaded.model, LanguageModel) and loaded.tokenizer is not None:
+        return load_generator(name)
     return loaded
 
 

@@ -1,0 +1,125 @@
+"""`regard generate`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.options import (
+    Alternatives,
+    Device,
+    Forbid,
+    MinP,
+    Repetition,
+    Require,
+    Seed,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    chosen_device,
+    drawing,
+)
+from regard.cli.progress import counting, further
+from regard.cli.translate import chunks_of_lines, token_facts, written
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.task.generator import Generated, Generator
+
+
+def generate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a language model.")],
+    prompt: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Without it, standard input, one a line.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="Prompts from a file, one a line; .gz, .xz, .zst too.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write to this file; until all is done, to its name with .partial.")
+    ] = None,
+    length: Annotated[int, typer.Option(min=1, help="The most tokens to write.")] = 200,
+    count: Annotated[int, typer.Option(min=1, help="How many continuations of each prompt.")] = 1,
+    beams: Annotated[int | None, typer.Option(min=1, help="Search for the likeliest text; 1 is greedy.")] = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition: Repetition = None,
+    seed: Seed = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text comes; may be given several times.")
+    ] = None,
+    require: Require = None,
+    forbid: Forbid = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores and tokens.")] = False,
+    alternatives: Alternatives = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Go on with a text. One prompt is written as it comes; several, or standard input, one result a line."""
+    from regard.decode import DecodeConfig
+    from regard.task.generator import SAMPLING, load_generator
+    from regard.task.words import make_wish
+
+    if prompt and file:
+        raise UserError("PROMPT and --file both name what to go on with; give one of the two.")
+    draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
+    if beams is not None and draws:
+        raise UserError("--beams searches for the likeliest text, the others draw by chance; give one of the two.")
+    searched = {} if beams is None else {"beams": max(beams, count), "sample": False}
+    decode = DecodeConfig.read(SAMPLING.plain() | draws | searched)
+    generator = load_generator(model, chosen_device(device, threads))
+    wish = make_wish(generator.text, required=require or (), forbidden=forbid or ())
+    plain = not as_json and output is None and count == 1 and not (require or forbid)
+    if prompt and len(prompt) == 1 and plain and decode.beams == 1:
+        _stream(generator, prompt[0], length, decode, stop or [])
+        return
+    with written(output) as write, counting("prompts", None) as progress:
+        before = 0
+        for prompts in chunks_of_lines(prompt, file):
+            repeated = [each for each in prompts for _ in range(1 if decode.beams > 1 else count)]
+            found = generator.generate_all(
+                repeated,
+                limit=length,
+                decode=decode.model_copy(update={"seed": decode.seed + before}),
+                stops=stop or (),
+                wish=wish,
+                alternatives=alternatives if as_json else 0,
+                progress=further(progress, before),
+            )
+            before += len(repeated)
+            for each in found:
+                for line in _lines(each[:count], as_json, generator):
+                    write(line)
+
+
+def _stream(generator: "Generator", prompt: str, length: int, decode: Any, stops: list[str]) -> None:
+    print(prompt, end="", flush=True)
+    for piece in generator.stream(prompt, limit=length, decode=decode, stops=stops):
+        print(piece, end="", flush=True)
+    print()
+    sys.stdout.flush()
+
+
+def _lines(found: "list[Generated]", as_json: bool, generator: "Generator") -> Iterator[str]:
+    for one in found:
+        if as_json:
+            yield json.dumps(_facts(one, generator), ensure_ascii=False)
+        else:
+            yield (one.prompt + one.text).replace("\n", "\\n")
+
+
+def _facts(one: "Generated", generator: "Generator") -> dict[str, Any]:
+    return {
+        "prompt": one.prompt,
+        "text": one.text,
+        "log_probability": round(one.log_probability, 4),
+        "score": round(one.score, 4),
+        "tokens": token_facts(generator.text, one.tokens, one.steps, one.alternatives),
+        "ended": one.ended,
+    }

@@ -1,0 +1,138 @@
+"""A language model ready to write: a prompt in, its continuation out, at once or piece by piece."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from regard.data.stream import TextStream
+from regard.data.tokenizer import TextTokenizer
+from regard.decode import DecodeConfig, Engine, Hypothesis, Request, Wish, search_all
+from regard.errors import UserError
+from regard.model import LanguageModel
+from regard.run import Loaded, find, load
+
+SAMPLING = DecodeConfig(beams=1, sample=True, temperature=0.8, top_k=50)
+"""How a text is continued where nothing else is asked for: likely words, drawn by chance."""
+BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""How many prompt tokens are taken at once, padding included."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A continuation of a prompt. `ended` is false where it was cut at the longest length allowed."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]
+    log_probability: float
+    score: float
+    ended: bool
+    steps: tuple[float, ...]
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+class Generator(Loaded):
+    """A language model with its tokenizer."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        if not isinstance(loaded.model, LanguageModel):
+            raise UserError("This is no language model: it translates. Use `regard translate` with it.")
+        if loaded.tokenizer is None:
+            raise UserError("This model has no tokenizer, so it can take ids but no text.")
+        super().__init__(loaded.model, loaded.tokenizer)
+        self.language_model = loaded.model
+        self.text = TextTokenizer(loaded.tokenizer, **loaded.model.config.tokens.plain())
+
+    def to(self, device: torch.device | str) -> "Generator":
+        self.model.to(device)
+        return self
+
+    def generate(
+        self, prompt: str, *, limit: int = 200, decode: DecodeConfig = SAMPLING, stops: Sequence[str] = ()
+    ) -> str:
+        """How the text goes on, in at most `limit` tokens, up to where one of `stops` would come."""
+        ((best, *_),) = self.generate_all([prompt], limit=limit, decode=decode, stops=stops)
+        return best.text
+
+    def stream(
+        self, prompt: str, *, limit: int = 200, decode: DecodeConfig = SAMPLING, stops: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """The same in pieces, as they become certain."""
+        if decode.beams > 1:
+            raise UserError("Beam search knows its best text only at the end; stream with one beam.")
+        stream, pieces = TextStream(self.text, stops), list[str]()
+        heard = 0
+
+        def listen(tokens: tuple[int, ...]) -> bool:
+            nonlocal heard
+            pieces.append(stream.add(tokens[heard:]))
+            heard = len(tokens)
+            return stream.stopped
+
+        engine = Engine(self.language_model, self.end, rows=1, longest=limit)
+        ticket = engine.submit(self._request(prompt, limit, decode, Wish(), 0), listen)
+        try:
+            while engine.work():
+                yield from (piece for piece in pieces if piece)
+                pieces.clear()
+            (best,) = ticket.result(0)
+            pieces.append(stream.add(best.tokens[heard:]))
+            pieces.append(stream.finish())
+            yield from (piece for piece in pieces if piece)
+        finally:
+            ticket.cancel()
+
+    def generate_all(
+        self,
+        prompts: Sequence[str],
+        *,
+        limit: int = 200,
+        decode: DecodeConfig = SAMPLING,
+        stops: Sequence[str] = (),
+        wish: Wish | None = None,
+        alternatives: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Generated]]:
+        """For each prompt its continuations, best first. `progress` hears how many prompts are done."""
+        requests = [
+            self._request(prompt, limit, decode, replace(wish or Wish(), seed=decode.seed + number), alternatives)
+            for number, prompt in enumerate(prompts)
+        ]
+        budget = BATCH_TOKENS.get(self.language_model.device.type, 2048)
+        found = search_all(self.language_model, requests, self.end, batch_tokens=budget, progress=progress)
+        return [
+            [self._generated(prompt, one, stops) for one in hypotheses]
+            for prompt, hypotheses in zip(prompts, found, strict=True)
+        ]
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text; none of the vocabulary, where the model has none."""
+        return -1 if self.text.end is None else self.text.end
+
+    def _request(self, prompt: str, limit: int, decode: DecodeConfig, wish: Wish, alternatives: int) -> Request:
+        ids = self.text.encode(prompt)
+        start = self.language_model.config.tokens.start
+        return Request((*([] if start is None else [start]), *ids), limit, decode, wish, alternatives)
+
+    def _generated(self, prompt: str, one: Hypothesis, stops: Sequence[str]) -> Generated:
+        stream = TextStream(self.text, stops)
+        stream.add(one.tokens)
+        stream.finish()
+        ended = one.ended or stream.stopped
+        return Generated(
+            prompt, stream.text, one.tokens, one.log_probability, one.score, ended, one.steps, one.alternatives
+        )
+
+
+def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
+    """A language model from a run folder; computes in float32."""
+    place = find(name)
+    try:
+        generator = Generator(load(place))
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
+    generator.model.float()
+    return generator.to(device)
