@@ -87,10 +87,10 @@ class Beams(Chooser):
         self.reach += 1
         logits = precise(logits)
         normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots · width, 1)
-        pool, places, tokens = self.candidates(logits, normaliser)
+        pool, places, tokens, merits = self.candidates(logits, normaliser)
         over = tokens == self.end
         self._finish(pool._replace(totals=pool.totals.masked_fill(~over, _NEVER)), self.lengths + 1, True)
-        kept = self.survivors(pool.totals.masked_fill(over, _NEVER), places, tokens)  # (slots, width)
+        kept = self.survivors(merits.masked_fill(over, _NEVER))  # (slots, width)
         self.alive = pool.pick(kept)
         self.alive.totals.masked_fill_(_take(over, kept), _NEVER)
         places, tokens = _take(places, kept), _take(tokens, kept)
@@ -99,19 +99,25 @@ class Beams(Chooser):
         first = torch.arange(self.slots, device=places.device)[:, None] * self.width
         return Choice((first + places).flatten(), tokens.flatten(), self.seen)
 
-    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor]:
-        """The best continuations of each slot, best first, the rows they go on from and their tokens."""
+    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
+        """The best continuations of each slot, best first: their rows, their tokens, and what they are chosen by."""
         best, tokens = self.rank(logits).topk(min(2 * self.width, logits.shape[1]), dim=1)  # (slots · width, some)
-        gains = (logits.gather(1, tokens) - normaliser).double().masked_fill(best == _NEVER, _NEVER)
-        totals = (self.alive.totals.view(-1, 1) + gains).view(self.slots, -1)  # (slots, width · some)
-        totals, chosen = totals.topk(min(2 * self.width, totals.shape[1]), dim=1)
+        gains = (best - normaliser).double()
+        merits = (self.alive.totals.view(-1, 1) + gains).view(self.slots, -1)  # (slots, width · some)
+        merits, chosen = merits.topk(min(2 * self.width, merits.shape[1]), dim=1)
         places, tokens = chosen // best.shape[1], tokens.view(self.slots, -1).gather(1, chosen)
-        gains = gains.view(self.slots, -1).gather(1, chosen)
-        return self.extended(places, tokens, totals, gains, logits - normaliser if self.count else logits)
+        gains = self.own_gains(gains.view(self.slots, -1).gather(1, chosen), places, tokens)
+        totals = self.alive.totals.gather(1, places) + gains
+        scores = logits - normaliser if self.count else logits
+        return *self.extended(places, tokens, totals, gains, scores), merits
 
     def rank(self, logits: Tensor) -> Tensor:
         """What a row's candidates are chosen by; -inf for what may not be."""
         return hide_all(self.rules, logits, self.written())
+
+    def own_gains(self, gains: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+        """The model's own log-probabilities of candidates, where they were ranked by something else."""
+        return gains
 
     def extended(
         self, places: Tensor, tokens: Tensor, totals: Tensor, gains: Tensor, scores: Tensor
@@ -126,7 +132,8 @@ class Beams(Chooser):
             gains=texts.gains.scatter(2, at, gains[:, :, None]),
         )
         if self.count:
-            top, which = scores.topk(min(self.count, scores.shape[1]), dim=1)  # (slots · width, alternatives)
+            self.count = min(self.count, scores.shape[1])
+            top, which = scores.topk(self.count, dim=1)  # (slots · width, alternatives)
             here = at[..., None].expand(-1, -1, 1, top.shape[1])
             top, which = (_take(each.view(self.slots, self.width, -1), places)[:, :, None] for each in (top, which))
             texts = texts._replace(
@@ -135,9 +142,9 @@ class Beams(Chooser):
             )
         return texts, places, tokens
 
-    def survivors(self, totals: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-        """Which candidates go on, best first; those that ended have -inf.  all: # (slots, some)"""
-        return totals.topk(self.width, dim=1).indices
+    def survivors(self, merits: Tensor) -> Tensor:
+        """Which candidates go on, best first; those that ended have -inf.  merits: # (slots, candidates)"""
+        return merits.topk(self.width, dim=1).indices
 
     def written(self) -> Written:
         return Written(self.alive.tokens.flatten(0, 1), self.lengths.repeat_interleave(self.width))
@@ -156,7 +163,7 @@ class Beams(Chooser):
             if score == _NEVER:
                 continue
             pairs = zip(others[:length], chances[:length], strict=True) if self.count else ()
-            alternatives = tuple(tuple(zip(*both, strict=True)) for both in pairs)
+            alternatives = tuple(tuple(zip(*both, strict=True))[: self.count] for both in pairs)
             text = tuple(tokens[: length - ended])
             found.append(Hypothesis(text, total, score, ended, tuple(gains[:length]), alternatives))
         return found

@@ -103,6 +103,10 @@ class _Group(Beams):
     def rank(self, logits: Tensor) -> Tensor:
         return super().rank(logits) - self.lowered
 
+    def own_gains(self, gains: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+        by_place = self.lowered.view(self.slots, self.width, -1)[:, 0]  # (slots, vocabulary): alike in every place
+        return gains + by_place.gather(1, tokens)
+
     def keep(self, slots: Tensor) -> None:
         with self._rules_aside():
             super().keep(slots)

@@ -28,9 +28,9 @@ class Ensemble:
         begun = [member.begin(sources, capacity) for member in self.members]
         return [state for state, _ in begun], begun[0][1]
 
-    def step(self, tokens: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+    def step(self, tokens: Tensor, state: list[Any], **watch: Any) -> tuple[Tensor, list[Any]]:
         """tokens: # (rows, 1); gives log-probabilities # (rows, 1, vocabulary)"""
-        steps = [member.step(tokens, own) for member, own in zip(self.members, state, strict=True)]
+        steps = [member.step(tokens, own, **watch) for member, own in zip(self.members, state, strict=True)]
         sizes = {logits.shape[-1] for logits, _ in steps}
         if len(sizes) > 1:
             raise UserError(f"An ensemble's models must share a vocabulary; found sizes {sorted(sizes)}.")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.decode.search import State, Stepper, precise
+from regard.errors import UserError
 
 
 @torch.no_grad()
@@ -16,6 +17,8 @@ def score_given(
 
     start: # (rows,)
     """
+    if len(outputs) != start.shape[0]:
+        raise UserError(f"There are {len(outputs)} outputs for {start.shape[0]} rows; give one for each.")
     rows = [[*output, *([] if end is None else [end])] for output in outputs]
     found: list[list[float]] = [[] for _ in rows]
     token = start

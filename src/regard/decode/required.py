@@ -8,6 +8,8 @@ once driven out by those that have not. None may end before it has all its words
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Self
 
 import torch
@@ -19,46 +21,66 @@ from regard.decode.rules import Rule
 from regard.errors import UserError
 
 _NEVER = float("-inf")
+_FEW = 20_000
 Words = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Which words are there, and how much of the one being written."""
+    """How far every word has come: how many of its tokens stand at the end of the text, all once it was there."""
 
     words: Words
-    met: frozenset[int] = frozenset()
-    word: int = -1
-    count: int = 0
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[Sequence[int]]) -> "Progress":
+        return cls(tuple(map(tuple, words)), (0,) * len(words))
 
     @property
     def done(self) -> int:
         """Tokens of required words written."""
-        return sum(len(self.words[word]) for word in self.met) + self.count
+        return sum(self.counts)
 
     @property
     def left(self) -> int:
-        """Tokens of required words still to be written."""
-        return sum(map(len, self.words)) - self.done
+        """The fewest tokens that bring all words to their end; words may share some."""
+        return _fewest(self.words, self.counts)
 
     def wanted(self) -> set[int]:
-        """The tokens that bring a word forward: the next of the one begun, or the first of any other."""
-        if self.word >= 0:
-            return {self.words[self.word][self.count]}
-        return {tokens[0] for word, tokens in enumerate(self.words) if word not in self.met}
+        """The tokens that bring a word forward."""
+        pairs = zip(self.words, self.counts, strict=True)
+        return {tokens[count] for tokens, count in pairs if count < len(tokens)}
 
     def after(self, token: int) -> "Progress":
-        if self.word >= 0 and token == self.words[self.word][self.count]:
-            return self._with(self.word, self.count + 1)
-        for word, tokens in enumerate(self.words):
-            if word not in self.met and tokens[0] == token:
-                return self._with(word, 1)
-        return Progress(self.words, self.met)
+        return Progress(self.words, _after(self.words, self.counts, token))
 
-    def _with(self, word: int, count: int) -> "Progress":
-        if count == len(self.words[word]):
-            return Progress(self.words, self.met | {word})
-        return Progress(self.words, self.met, word, count)
+
+@lru_cache(maxsize=1 << 16)
+def _after(words: Words, counts: tuple[int, ...], token: int) -> tuple[int, ...]:
+    return tuple(_count_after(word, count, token) for word, count in zip(words, counts, strict=True))
+
+
+def _count_after(word: tuple[int, ...], count: int, token: int) -> int:
+    """How much of the word's beginning a text ends with, one token later."""
+    if count == len(word):
+        return count
+    text = (*word[:count], token)
+    return next(length for length in range(count + 1, -1, -1) if word[:length] == text[len(text) - length :])
+
+
+@lru_cache(maxsize=1 << 12)
+def _fewest(words: Words, counts: tuple[int, ...]) -> int:
+    """Breadth first over what the words can still become, where that is not too much; else as if they shared none."""
+    if prod(len(word) + 1 for word in words) > _FEW:
+        return sum(map(len, words)) - sum(counts)
+    whole = tuple(map(len, words))
+    tokens = {token for word in words for token in word}
+    seen, border, steps = {counts}, [counts], 0
+    while whole not in seen:
+        border = [later for here in border for token in tokens if (later := _after(words, here, token)) not in seen]
+        seen.update(border)
+        border, steps = list(dict.fromkeys(border)), steps + 1
+    return steps
 
 
 class Required(Beams):
@@ -82,18 +104,17 @@ class Required(Beams):
                 f"There are required words for {len(words)} rows, and {self.slots} rows; give each its own."
             )
         for limit, wanted in zip(limits, words, strict=True):
-            total = sum(len(word) for word in wanted)
             if any(not word for word in wanted):
                 raise UserError("A required word has no tokens; leave it out.")
-            if total >= limit:
+            if (total := Progress.of(wanted).left) >= limit:
                 raise UserError(
                     f"The required words have {total} tokens and the output at most {limit}, its end included; "
                     "allow a longer output or require less."
                 )
-        self.progress = [[Progress(tuple(map(tuple, wanted)))] * beams for wanted in words]
+        self.progress = [[Progress.of(wanted)] * beams for wanted in words]
         self._coming: list[list[Progress]] = []
 
-    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor]:
+    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
         size = logits.shape[1]
         gains = self.rank(logits) - normaliser
         totals = (self.alive.totals.view(-1, 1) + gains.double()).view(self.slots, self.width, size)
@@ -110,12 +131,13 @@ class Required(Beams):
         self._coming = [
             [self.progress[slot][place].after(token) for place, token in row] for slot, row in enumerate(padded)
         ]
-        return self.extended(places, tokens, total, gain, logits - normaliser if self.count else logits)
+        scores = logits - normaliser if self.count else logits
+        return *self.extended(places, tokens, total, gain, scores), total
 
-    def survivors(self, totals: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-        kept = [self._shared_out(slot, row) for slot, row in enumerate(totals.tolist())]
+    def survivors(self, merits: Tensor) -> Tensor:
+        kept = [self._shared_out(slot, row) for slot, row in enumerate(merits.tolist())]
         self.progress = [[self._coming[slot][at] for at in row] for slot, row in enumerate(kept)]
-        return torch.tensor(kept, device=totals.device)
+        return torch.tensor(kept, device=merits.device)
 
     def keep(self, slots: Tensor) -> None:
         super().keep(slots)
@@ -133,11 +155,13 @@ class Required(Beams):
         Nothing goes on that could no longer get its words and its end in before the limit.
         """
         size, room = totals.shape[1], int(self.limits[slot] - self.lengths[slot]) - 1
-        best = totals.flatten().topk(min(4 * self.width, totals.numel())).indices.tolist()
+        free = not self.progress[slot][0].words
+        best = totals.flatten().topk(min((2 if free else 4) * self.width, totals.numel())).indices.tolist()
         wanted = [
             place * size + token
             for place, each in enumerate(self.progress[slot])
-            for token in (each.wanted() if each.left else {self.end})
+            for token in (each.wanted() or {self.end})
+            if not free
         ]
         pairs = []
         for at in dict.fromkeys(best + wanted):
@@ -145,7 +169,7 @@ class Required(Beams):
             before = self.progress[slot][place]
             if float(totals[place, token]) == _NEVER:
                 continue
-            if before.words and (before.left > 0 if token == self.end else before.after(token).left + 1 > room):
+            if not free and (before.left > 0 if token == self.end else before.after(token).left + 1 > room):
                 continue
             pairs.append((place, token))
         return pairs

@@ -11,7 +11,7 @@ from regard.config import Config, ConfigError
 from regard.decode.beam import Beams
 from regard.decode.diverse import Diverse
 from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
-from regard.decode.required import Required
+from regard.decode.required import Progress, Required
 from regard.decode.rules import Forbidden, Prefix, Rule
 from regard.decode.search import Chooser
 from regard.decode.single import Sampled, Single
@@ -30,7 +30,7 @@ class DecodeConfig(Config):
     """… and so many more."""
     groups: int = Field(default=1, ge=1)
     """Groups of beams that are kept apart, for outputs that differ."""
-    diversity: float = Field(default=0.5, ge=0)
+    diversity: float = Field(default=2.0, ge=0)
     """How much less a group likes a token that an earlier one took."""
     sample: bool = False
     """Whether tokens are drawn by chance instead of searched for."""
@@ -87,9 +87,13 @@ def make_chooser(
 ) -> Chooser:
     """What searches as the config says, one slot a limit. All wishes of one search forbid the same."""
     wishes = [Wish()] * len(limits) if wishes is None else wishes
+    if len(wishes) != len(limits):
+        raise UserError(f"There are {len(wishes)} wishes for {len(limits)} rows; give one for each.")
     required = any(wish.required for wish in wishes)
     if required and (config.sample or config.groups > 1):
         raise UserError("Required words go with beam search: leave out sampling and groups, or the words.")
+    for wish, limit in zip(wishes, limits, strict=True):
+        _check_wish(wish, limit)
     rules: list[Rule] = []
     if any(wish.prefix for wish in wishes):
         rules.append(Prefix([wish.prefix for wish in wishes], device))
@@ -132,3 +136,26 @@ def make_chooser(
             device=device,
         )
     return Beams(limits, end, config.beams, penalty=penalty, rules=rules, alternatives=alternatives, device=device)
+
+
+def _check_wish(wish: Wish, limit: int) -> None:
+    """Refuse what no output can fulfil."""
+    if len(wish.prefix) > limit:
+        raise UserError(f"The output begins with {len(wish.prefix)} given tokens and may have {limit} at most.")
+    for sequence in wish.forbidden:
+        for text, name in (
+            (wish.prefix, "what it begins with"),
+            *((word, "a required word") for word in wish.required),
+        ):
+            if any(text[at : at + len(sequence)] == sequence for at in range(len(text) - len(sequence) + 1)):
+                raise UserError(f"What the output must not contain is part of {name}; leave out one of the two.")
+    if wish.required:
+        progress = Progress.of(wish.required)
+        for token in wish.prefix:
+            progress = progress.after(token)
+        if (count := len(wish.prefix) + progress.left) >= limit:
+            what = "Its beginning and the required words" if wish.prefix else "The required words"
+            raise UserError(
+                f"{what} have {count} tokens and the output at most {limit}, its end included; allow a longer output or "
+                "require less."
+            )

@@ -58,7 +58,8 @@ class Single(Chooser):
         gain = (logits.gather(1, token[:, None]) - normaliser).double()  # (slots, 1)
         at = self.lengths.clamp(max=self.tokens.shape[1] - 1)[:, None]
         if self.count:
-            top, which = (logits - normaliser).topk(min(self.count, logits.shape[1]), dim=1)
+            self.count = min(self.count, logits.shape[1])
+            top, which = (logits - normaliser).topk(self.count, dim=1)
             here = at[:, :, None].expand(-1, 1, top.shape[1])
             self.other_tokens.scatter_(1, here, which[:, None])
             self.other_gains.scatter_(1, here, top[:, None].double())
@@ -83,7 +84,8 @@ class Single(Chooser):
         total = sum(gains)
         others: tuple[tuple[tuple[int, float], ...], ...] = ()
         if self.count:
-            pairs = (self.other_tokens[slot, :length].tolist(), self.other_gains[slot, :length].tolist())
+            shown = (self.other_tokens, self.other_gains)
+            pairs = [values[slot, :length, : self.count].tolist() for values in shown]
             others = tuple(tuple(zip(*both, strict=True)) for both in zip(*pairs, strict=True))
         return [Hypothesis(tuple(tokens[: length - ended]), total, total, ended, tuple(gains), others)]
 
