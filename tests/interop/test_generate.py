@@ -53,8 +53,8 @@ GPT2 = {"vocab_size": 43, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions"
 class LikeTheirs(Beams):
     """Beams of which only a candidate among the `width` best may end."""
 
-    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
-        pool, places, tokens, merits = super().candidates(logits, normaliser)
+    def candidates(self, logits: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
+        pool, places, tokens, merits = super().candidates(logits)
         late = (torch.arange(tokens.shape[1]) >= self.width) & (tokens == self.end)
         return pool._replace(totals=pool.totals.masked_fill(late, float("-inf"))), places, tokens, merits
 

@@ -204,6 +204,11 @@ class Cache:
                     moved[id(mine.memory)] = _put(mine.memory, sources, theirs.memory, count)
                 mine.memory = moved[id(mine.memory)]
 
+    def clear(self, sources: Tensor) -> None:
+        """Let these groups of rows hold nothing.  sources: # (groups,)"""
+        self.lengths = self.lengths.view(self.sources, -1).index_fill(0, sources, 0).view(-1)
+        self._common = None
+
     def grow(self, capacity: int) -> None:
         """Make room for up to `capacity` positions a row, keeping what is there."""
         if capacity > self.capacity:

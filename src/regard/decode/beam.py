@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from regard.decode.best import best_tokens, has_kernel
 from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty, PaperPenalty
 from regard.decode.rules import Rule, Written, hide_all, put_rules
@@ -41,7 +42,9 @@ class Texts(NamedTuple):
 class Beams(Chooser):
     """The `beams` best outputs of every slot. One that reaches the limit is cut there and ranked with the others."""
 
-    fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "alive", "found")
+    compiled = False
+    """Whether the last step was the compiled one."""
+    fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "over", "alive", "found")
 
     def __init__(
         self,
@@ -68,7 +71,9 @@ class Beams(Chooser):
         others = empty[..., None].expand(-1, -1, -1, alternatives)
         self.alive = Texts(nothing.clone(), empty, empty.double(), others, others.double())
         self.alive.totals[:, 0] = 0.0
-        self.found = self.alive._replace(totals=nothing)
+        self.found = Texts(*(tensor.clone() for tensor in self.alive._replace(totals=nothing)))
+        self.over = torch.zeros_like(self.limits, dtype=torch.bool)
+        """Which slots are settled, where the compiled step has found out already."""
         self.scores = nothing.clone()  # what the found are ranked by
         self.found_lengths = torch.zeros_like(nothing, dtype=torch.long)  # tokens, their end included where they ended
         self.ended = torch.zeros_like(nothing, dtype=torch.bool)
@@ -85,11 +90,14 @@ class Beams(Chooser):
             grow_slots(self, ("alive", "found"), 2)
             self.penalties = self._penalties(self.room)
         self.reach += 1
+        plain = type(self) is Beams and not self.watched and not self.rules and not self.count
+        if plain and has_kernel(logits):
+            return self._advance(logits)
         logits = precise(logits)
-        normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots · width, 1)
-        pool, places, tokens, merits = self.candidates(logits, normaliser)
+        pool, places, tokens, merits = self.candidates(logits)
         over = tokens == self.end
-        self._finish(pool._replace(totals=pool.totals.masked_fill(~over, _NEVER)), self.lengths + 1, True)
+        if self._any(over):
+            self._finish(pool._replace(totals=pool.totals.masked_fill(~over, _NEVER)), self.lengths + 1, True)
         kept = self.survivors(merits.masked_fill(over, _NEVER))  # (slots, width)
         self.alive = pool.pick(kept)
         self.alive.totals.masked_fill_(_take(over, kept), _NEVER)
@@ -99,9 +107,26 @@ class Beams(Chooser):
         first = torch.arange(self.slots, device=places.device)[:, None] * self.width
         return Choice((first + places).flatten(), tokens.flatten(), self.seen)
 
-    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
+    def _advance(self, logits: Tensor) -> Choice:
+        """The same in one go, where that is compiled."""
+        from regard.model.kernels import advance_beams
+
+        facts = (
+            *self.alive[:3],
+            *(self.lengths, self.limits, self.largest, self.penalties, self.scores),
+            *self.found[:3],
+            *(self.found_lengths, self.ended),
+        )
+        rows, tokens = torch.empty(2, self.slots * self.width, dtype=torch.long)
+        self.over = torch.empty_like(self.limits, dtype=torch.bool)
+        made = (rows, tokens, self.over)
+        advance_beams(logits.numpy(), *(fact.numpy() for fact in facts), self.end, *(each.numpy() for each in made))
+        self.compiled = True
+        return Choice(rows, tokens, None)
+
+    def candidates(self, logits: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
         """The best continuations of each slot, best first: their rows, their tokens, and what they are chosen by."""
-        best, tokens = self.rank(logits).topk(min(2 * self.width, logits.shape[1]), dim=1)  # (slots · width, some)
+        best, tokens, normaliser = self.best(logits, 2 * self.width)  # (slots · width, some)
         gains = (best - normaliser).double()
         merits = (self.alive.totals.view(-1, 1) + gains).view(self.slots, -1)  # (slots, width · some)
         merits, chosen = merits.topk(min(2 * self.width, merits.shape[1]), dim=1)
@@ -111,9 +136,13 @@ class Beams(Chooser):
         scores = logits - normaliser if self.count else logits
         return *self.extended(places, tokens, totals, gains, scores), merits
 
-    def rank(self, logits: Tensor) -> Tensor:
-        """What a row's candidates are chosen by; -inf for what may not be."""
-        return hide_all(self.rules, logits, self.written())
+    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What each row's candidates are: their scores, best first, their tokens, and log Σ exp of all scores."""
+        if not self.rules:
+            return best_tokens(logits, count)
+        hidden = hide_all(self.rules, logits, self.written())
+        scores, tokens = hidden.topk(min(count, logits.shape[1]), dim=1)
+        return scores, tokens, logits.logsumexp(dim=-1, keepdim=True)
 
     def own_gains(self, gains: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
         """The model's own log-probabilities of candidates, where they were ranked by something else."""
@@ -150,6 +179,8 @@ class Beams(Chooser):
         return Written(self.alive.tokens.flatten(0, 1), self.lengths.repeat_interleave(self.width))
 
     def settled(self) -> Tensor:
+        if self.compiled:
+            return self.over
         best = self.alive.totals.max(dim=1).values
         reachable = best / torch.maximum(self.largest, self.penalties[(self.lengths + 1).clamp(max=self.room + 1)])
         return (best == _NEVER) | (self.scores[:, -1] >= reachable)
@@ -188,6 +219,10 @@ class Beams(Chooser):
         self.limits[slot] = self.lengths[slot]
         self._cut()
 
+    def _any(self, which: Tensor) -> bool:
+        """Whether there is one, where asking costs nothing; yes where it would mean waiting for the device."""
+        return which.device.type != "cpu" or bool(which.any())
+
     @property
     def room(self) -> int:
         """How many tokens can be written before more room is needed."""
@@ -200,6 +235,8 @@ class Beams(Chooser):
     def _cut(self) -> None:
         """At a slot's limit what is alive in it is cut and counted."""
         here = (self.lengths >= self.limits)[:, None]
+        if not self._any(here):
+            return
         self._finish(self.alive._replace(totals=self.alive.totals.masked_fill(~here, _NEVER)), self.lengths, False)
         self.alive = self.alive._replace(totals=self.alive.totals.masked_fill(here, _NEVER))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.decode.beam import Beams
 from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty
-from regard.decode.rules import Rule, put_rules
+from regard.decode.rules import Rule, hide_all, put_rules
 from regard.decode.search import Choice, Chooser, Hypothesis
 from regard.errors import UserError
 
@@ -57,6 +57,7 @@ class Diverse(Chooser):
             group.lowered = (self.strength * taken).repeat_interleave(group.width, dim=0)
             choice = group.choose(by_group[:, number].flatten(0, 1))
             assert choice.rows is not None
+            assert choice.candidates is not None
             token = choice.tokens.view(self.slots, -1)
             taken = taken.scatter_add(1, token, torch.ones_like(token, dtype=taken.dtype))
             place = choice.rows.view(self.slots, -1) % group.width + number * group.width
@@ -100,8 +101,10 @@ class _Group(Beams):
 
     lowered: Tensor
 
-    def rank(self, logits: Tensor) -> Tensor:
-        return super().rank(logits) - self.lowered
+    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        lowered = hide_all(self.rules, logits, self.written()) - self.lowered
+        scores, tokens = lowered.topk(min(count, logits.shape[1]), dim=1)
+        return scores, tokens, logits.logsumexp(dim=-1, keepdim=True)
 
     def own_gains(self, gains: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
         by_place = self.lowered.view(self.slots, self.width, -1)[:, 0]  # (slots, vocabulary): alike in every place

@@ -47,6 +47,10 @@ class Worker(Stepper[State], Protocol[State]):
         """Let these groups of rows be those of another state; groups past the last are added."""
         ...
 
+    def clear(self, state: State, sources: Tensor) -> None:
+        """Let these groups of rows hold nothing."""
+        ...
+
     def is_full(self, state: State) -> bool:
         """Whether another token needs more room."""
         ...
@@ -281,6 +285,9 @@ class Lane(Generic[State]):
             if settled[slot]:
                 self._close(slot, self.chooser.results(slot))
         self._shrink()
+        empty = [slot for slot, ticket in enumerate(self.tickets) if ticket is None]
+        if empty:  # they take part in steps until they are taken again, and must not grow
+            self.worker.clear(self.state, torch.tensor(empty, device=self.token.device))
 
     def cut_longest(self) -> None:
         slot = max(self.active, key=lambda slot: self.lengths[slot])

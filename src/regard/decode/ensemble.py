@@ -49,6 +49,10 @@ class Ensemble:
         parts = zip(self.members, state, other, strict=True)
         return [member.put(own, sources, theirs) for member, own, theirs in parts]
 
+    def clear(self, state: list[Any], sources: Tensor) -> None:
+        for member, own in zip(self.members, state, strict=True):
+            member.clear(own, sources)
+
     def is_full(self, state: list[Any]) -> bool:
         return any(member.is_full(own) for member, own in zip(self.members, state, strict=True))
 

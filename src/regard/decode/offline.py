@@ -5,6 +5,9 @@ batches of a bounded number of tokens. The longest come first: if they do not fi
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
@@ -13,29 +16,58 @@ from regard.decode.observe import Observer
 from regard.decode.search import Hypothesis, State, search
 from regard.decode.settings import make_chooser
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-@torch.inference_mode()
+
 def search_all(
     worker: Worker[State],
     requests: Sequence[Request],
     end: int,
     *,
     batch_tokens: int,
+    threads: int = 1,
     progress: Callable[[int], None] | None = None,
-    observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each request what was found, best first. `progress` hears how many are done."""
+    """For each request what was found, best first. `progress` hears how many are done.
+
+    With several `threads` as many batches are worked on at a time, each by one thread.
+    """
     found: list[list[Hypothesis]] = [[] for _ in requests]
     done = 0
-    for group in _groups(requests, batch_tokens):
-        for number, hypotheses in zip(
-            group, search_batch(worker, [requests[number] for number in group], end, observer), strict=True
-        ):
+
+    def work(group: list[int]) -> tuple[list[int], list[list[Hypothesis]]]:
+        return group, search_batch(worker, [requests[number] for number in group], end)
+
+    groups = list(_groups(requests, batch_tokens, threads))
+    for group, results in _worked(work, groups, min(threads, len(groups))):
+        for number, hypotheses in zip(group, results, strict=True):
             found[number] = hypotheses
         done += len(group)
         if progress is not None:
             progress(done)
     return found
+
+
+def _worked(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+    """What comes of the items, as it comes."""
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    pool = _pool(threads)
+    pending = [pool.submit(work, item) for item in items]
+    try:
+        for one in as_completed(pending):
+            yield one.result()
+    finally:
+        for one in pending:
+            one.cancel()
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: libraries prepare their products anew for every thread that asks."""
+    return ThreadPoolExecutor(threads, "regard-search", initializer=torch.set_num_threads, initargs=(1,))
 
 
 @torch.inference_mode()
@@ -56,12 +88,14 @@ def search_batch(
     return search(worker, state, start, chooser, observer)
 
 
-def _groups(requests: Sequence[Request], budget: int) -> Iterator[list[int]]:
-    """Numbers of requests of one lane and of about equal length, as many as the budget holds."""
+def _groups(requests: Sequence[Request], budget: int, threads: int) -> Iterator[list[int]]:
+    """Numbers of requests of one lane and of about equal length, as many as the budget holds, some for each thread."""
     lanes: dict[object, list[int]] = {}
     for number, request in enumerate(requests):
         lanes.setdefault(request.lane, []).append(number)
     for lane in lanes.values():
+        total = sum(len(requests[number].source) + 1 for number in lane)
+        budget = min(budget, -(-total // threads))
         group: list[int] = []
         longest = 0
         for number in sorted(lane, key=lambda number: -len(requests[number].source)):

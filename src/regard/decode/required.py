@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.decode.beam import Beams, Texts
 from regard.decode.penalty import LengthPenalty
-from regard.decode.rules import Rule
+from regard.decode.rules import Rule, hide_all
 from regard.errors import UserError
 
 _NEVER = float("-inf")
@@ -114,9 +114,10 @@ class Required(Beams):
         self.progress = [[Progress.of(wanted)] * beams for wanted in words]
         self._coming: list[list[Progress]] = []
 
-    def candidates(self, logits: Tensor, normaliser: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
+    def candidates(self, logits: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
         size = logits.shape[1]
-        gains = self.rank(logits) - normaliser
+        normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots · width, 1)
+        gains = hide_all(self.rules, logits, self.written()) - normaliser
         totals = (self.alive.totals.view(-1, 1) + gains.double()).view(self.slots, self.width, size)
         chosen = [self._of_slot(slot, totals[slot]) for slot in range(self.slots)]
         count = max(len(pairs) for pairs in chosen) + 1  # the last stands for nothing

@@ -59,8 +59,8 @@ class Choice(NamedTuple):
 
     rows: Tensor | None
     tokens: Tensor
-    candidates: Candidates
-    """What there was to choose from, for whoever watches."""
+    candidates: Candidates | None
+    """What there was to choose from, for whoever watches; may be left out where no one does."""
 
 
 class Chooser(ABC):
@@ -68,6 +68,8 @@ class Chooser(ABC):
 
     width: int = 1
     slots: int
+    watched: bool = False
+    """Whether someone wants to see what there is to choose from."""
 
     @abstractmethod
     def choose(self, logits: Tensor) -> Choice:
@@ -108,6 +110,7 @@ def search(
     stepper: Stepper[State], state: State, start: Tensor, chooser: Chooser, observer: Observer | None = None
 ) -> list[list[Hypothesis]]:
     """For each row of `start` what the chooser finds, best first.  start: # (rows,)"""
+    chooser.watched = observer is not None
     width = chooser.width
     numbers = list(range(chooser.slots))
     found: list[list[Hypothesis]] = [[] for _ in numbers]
@@ -118,16 +121,16 @@ def search(
         watched = {} if observer is None or not observer.attention else {"watch": gather_attention(observer)}
         logits, state = stepper.step(token[:, None], state, **watched)
         choice = chooser.choose(logits[:, -1])
-        if observer is not None:
+        if observer is not None and choice.candidates is not None:
             observer.see(Step(number, tuple(numbers), token, choice.candidates, choice.rows, choice.tokens))
-        settled = chooser.settled().cpu()
+        settled = chooser.settled().cpu().numpy()
         rows, token, sources = choice.rows, choice.tokens, None
         if settled.all():
             break
-        if 2 * int(settled.sum()) >= len(settled):  # moving the others pays
-            for slot in settled.nonzero()[:, 0].tolist():
+        if 2 * settled.sum() >= len(settled):  # moving the others pays
+            for slot in settled.nonzero()[0].tolist():
                 found[numbers[slot]] = chooser.results(slot)
-            sources = (~settled).nonzero()[:, 0].to(token.device)
+            sources = torch.from_numpy((~settled).nonzero()[0]).to(token.device)
             numbers = [numbers[slot] for slot in sources.tolist()]
             chooser.keep(sources)
             left = (sources[:, None] * width + torch.arange(width, device=token.device)).flatten()

@@ -156,6 +156,6 @@ def _check_wish(wish: Wish, limit: int) -> None:
         if (count := len(wish.prefix) + progress.left) >= limit:
             what = "Its beginning and the required words" if wish.prefix else "The required words"
             raise UserError(
-                f"{what} have {count} tokens and the output at most {limit}, its end included; allow a longer output or "
-                "require less."
+                f"{what} have {count} tokens and the output at most {limit}, its end included; allow a longer output "
+                "or require less."
             )

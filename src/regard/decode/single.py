@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from regard.decode.best import best_tokens, has_kernel
 from regard.decode.observe import Candidates
 from regard.decode.rules import Rule, Written, hide_all, put_rules
 from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
@@ -21,6 +22,8 @@ class Single(Chooser):
     """The likeliest token at every step: greedy search."""
 
     fields: tuple[str, ...] = ("limits", "lengths", "tokens", "gains", "done", "other_tokens", "other_gains")
+    plain = True
+    """Whether the likeliest token is taken, whatever it is."""
 
     def __init__(
         self,
@@ -52,10 +55,11 @@ class Single(Chooser):
         if self.reach == self.tokens.shape[1]:
             grow_slots(self, ("tokens", "gains", "other_tokens", "other_gains"), 1)
         self.reach += 1
+        if self.plain and not self.watched and not self.rules and not self.count and has_kernel(logits):
+            return self._write_likeliest(logits)
         logits = precise(logits)
-        normaliser = logits.logsumexp(dim=-1, keepdim=True)  # (slots, 1)
-        token = self.pick(hide_all(self.rules, logits, Written(self.tokens, self.lengths)))
-        gain = (logits.gather(1, token[:, None]) - normaliser).double()  # (slots, 1)
+        token, score, normaliser = self.pick(logits)  # (slots, 1) each
+        gain = (score - normaliser).double()
         at = self.lengths.clamp(max=self.tokens.shape[1] - 1)[:, None]
         if self.count:
             self.count = min(self.count, logits.shape[1])
@@ -63,15 +67,32 @@ class Single(Chooser):
             here = at[:, :, None].expand(-1, 1, top.shape[1])
             self.other_tokens.scatter_(1, here, which[:, None])
             self.other_gains.scatter_(1, here, top[:, None].double())
-        token = torch.where(self.done, self.end, token)
+        token = torch.where(self.done, self.end, token[:, 0])
         self.tokens.scatter_(1, at, torch.where(self.done[:, None], self.tokens.gather(1, at), token[:, None]))
         self.gains.scatter_(1, at, torch.where(self.done[:, None], self.gains.gather(1, at), gain))
         self.lengths += ~self.done
         self.done |= (token == self.end) | (self.lengths >= self.limits)
         return Choice(None, token, Candidates(torch.zeros_like(token)[:, None], token[:, None], self._totals()))
 
-    def pick(self, scores: Tensor) -> Tensor:
-        """One token a slot.  scores: # (slots, vocabulary)"""
+    def _write_likeliest(self, logits: Tensor) -> Choice:
+        """The same in one go, where that is compiled."""
+        from regard.model.kernels import write_likeliest
+
+        token = torch.empty_like(self.limits)
+        facts = (self.tokens, self.gains, self.lengths, self.limits, self.done)
+        write_likeliest(logits.numpy(), *(fact.numpy() for fact in facts), self.end, token.numpy())
+        return Choice(None, token, None)
+
+    def pick(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One token a slot, its score, and log Σ exp of all.  # (slots, 1) each; logits: # (slots, vocabulary)"""
+        if not self.rules:
+            score, token, normaliser = best_tokens(logits, 1)
+            return token, score, normaliser
+        token = self.draw(hide_all(self.rules, logits, Written(self.tokens, self.lengths)))[:, None]
+        return token, logits.gather(1, token), logits.logsumexp(dim=-1, keepdim=True)
+
+    def draw(self, scores: Tensor) -> Tensor:
+        """One of the tokens that may come.  scores: # (slots, vocabulary); gives (slots,)"""
         return scores.argmax(dim=-1)
 
     def settled(self) -> Tensor:
@@ -120,6 +141,7 @@ class Sampled(Single):
     """
 
     fields = (*Single.fields, "seeds")
+    plain = False
 
     def __init__(
         self,
@@ -143,7 +165,11 @@ class Sampled(Single):
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.min_p, self.repetition = min_p, repetition
 
-    def pick(self, scores: Tensor) -> Tensor:
+    def pick(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        token = self.draw(hide_all(self.rules, logits, Written(self.tokens, self.lengths)))[:, None]
+        return token, logits.gather(1, token), logits.logsumexp(dim=-1, keepdim=True)
+
+    def draw(self, scores: Tensor) -> Tensor:
         if self.repetition != 1.0:
             scores = self._less_repetition(scores)
         if self.temperature == 0.0:

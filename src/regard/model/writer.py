@@ -102,6 +102,10 @@ class Writer(nn.Module):
         cache.put(sources, other)
         return cache
 
+    def clear(self, cache: Cache, sources: Tensor) -> None:
+        """Let these groups of rows hold nothing."""
+        cache.clear(sources)
+
     def is_full(self, cache: Cache) -> bool:
         """Whether another token needs more room."""
         if cache.extent == cache.capacity:

@@ -8,15 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Request, Wish, Worker, score_given, search_all
 from regard.errors import UserError
+from regard.model.swift import Swift
 from regard.score import TranslationScore, score_translations
 from regard.task.recipe import ScoreConfig
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 """How many source tokens are searched at once, padding included."""
+_SHARED = 8
+"""Lines from which on cores share them out."""
 _SCORED = 64
 """Given translations scored at once."""
 
@@ -74,6 +79,7 @@ def translate_lines(
         requests,
         target.end,
         batch_tokens=batch_tokens or BATCH_TOKENS.get(model.device.type, 2048),
+        threads=threads_for(model, len(requests)),
         progress=None if progress is None else lambda done: progress(empty + done),
     )
     for number, hypotheses in zip(wanted, found, strict=True):
@@ -83,6 +89,11 @@ def translate_lines(
             for text, one in zip(texts, hypotheses, strict=True)
         ]
     return results
+
+
+def threads_for(model: Worker[Any], count: int) -> int:
+    """How many batches to work on at a time: one a core, where steps are so quick that sharing one does not pay."""
+    return torch.get_num_threads() if isinstance(model, Swift) and count >= _SHARED else 1
 
 
 def score_lines(

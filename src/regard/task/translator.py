@@ -12,6 +12,7 @@ from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Ensemble, Wish, Worker
 from regard.errors import UserError
 from regard.model import EncoderDecoder, LanguageModel
+from regard.model.swift import Swift, is_compiled, why_not
 from regard.run import Loaded, find, load, read_facts
 from regard.task.generator import load_generator
 from regard.task.translate import Translation, score_lines, translate_lines
@@ -19,6 +20,8 @@ from regard.task.words import make_wish
 
 LONGEST = 500
 """Characters of a sentence; a longer one is cut where it does least harm."""
+COMPILED_FROM, COMPILING_FROM = 16, 1000
+"""Sentences from which on compiled kernels pay: where they are there, and where they are to be compiled first."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class Translator(Loaded):
         self.encoder_decoder = loaded.model
         self.worker: Worker[Any] = loaded.model
         """What is searched: this model, or an ensemble with others."""
+        self.compile: bool | None = None
+        """Whether kernels are compiled for steps on a CPU; None is where they pay."""
+        self._swift: Swift[EncoderDecoder] | None = None
         self.source_text = TextTokenizer(loaded.tokenizer, **special)
         same = loaded.target_tokenizer is loaded.tokenizer
         self.target_text = self.source_text if same else TextTokenizer(loaded.target_tokenizer, **special)
@@ -67,7 +73,21 @@ class Translator(Loaded):
 
     def to(self, device: torch.device | str) -> "Translator":
         self.model.to(device)
+        self._swift = None
         return self
+
+    def pays_to_compile(self, sentences: int) -> bool:
+        """Whether so many sentences are worth the compiled kernels. The first time they cost some seconds."""
+        if self.compile is False or self.worker is not self.encoder_decoder or why_not(self.encoder_decoder):
+            return False
+        return self.compile is True or sentences >= (COMPILED_FROM if is_compiled() else COMPILING_FROM)
+
+    def _worker_for(self, sentences: int) -> Worker[Any]:
+        if not self.pays_to_compile(sentences):
+            return self.worker
+        if self._swift is None:
+            self._swift = Swift(self.encoder_decoder)
+        return self._swift
 
     def joined(self, others: "Sequence[Translator]") -> "Translator":
         """An ensemble of this one and others that were trained with the same tokenizers."""
@@ -130,7 +150,7 @@ class Translator(Loaded):
     ) -> list[list[Translation]]:
         """Sentences as they stand, one by one: how a model is scored."""
         return translate_lines(
-            self.worker,
+            self._worker_for(len(sentences)),
             self.source_text,
             self.target_text,
             sentences,

@@ -1,0 +1,153 @@
+"""How fast outputs are written, beside CTranslate2 and Hugging Face on the same weights.
+
+    python benchmarks/decode.py            # on a CPU; --quick ends within a minute
+    python benchmarks/decode.py --gpu
+
+A small encoder–decoder (3 + 3 layers, width 256, 4 heads, hidden 1,024, vocabulary 8,000) is written to a run folder
+and exported to both peers, so that all have the same weights. Sources of 16 tokens, exactly 32 new tokens. Ours and the
+peer take turns in one process; the ratio is the median over rounds of the peer's time over ours. CTranslate2 runs in
+its best set-up: one thread for one sentence, two workers of one thread for 64.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from common import median_ratio, say, time_in_turn, write_results
+
+from regard.attention import HeadsConfig
+from regard.decode import DecodeConfig, Request, search_all
+from regard.interop.ctranslate2 import export_ctranslate2
+from regard.interop.huggingface import export_huggingface
+from regard.model import EncoderDecoder, EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig
+from regard.model.swift import swift
+from regard.run import save
+
+VOCABULARY, SOURCE, NEW = 8000, 16, 32
+PADDING, START, END = 0, 1, 2
+Call = Callable[[], object]
+
+
+def small_model() -> EncoderDecoder:
+    stack = StackConfig(
+        layers=3, attention=HeadsConfig(heads=4), feed_forward=FeedForwardConfig(hidden=1024), order="post", dropout=0.0
+    )
+    tokens = TokensConfig(padding=PADDING, start=START, end=END)
+    config = EncoderDecoderConfig(vocabulary=VOCABULARY, width=256, encoder=stack, decoder=stack, tokens=tokens)
+    torch.manual_seed(0)
+    return config.build().eval()
+
+
+def sources(batch: int) -> list[list[int]]:
+    random = torch.Generator().manual_seed(1)
+    return torch.randint(3, VOCABULARY, (batch, SOURCE - 1), generator=random).tolist()
+
+
+def ours(model: EncoderDecoder, batch: int, beams: int) -> Call:
+    """Nothing ends an output but its limit: no token has the number of the end."""
+    worker, config = swift(model), DecodeConfig(beams=beams)
+    requests = [Request(tuple(row), NEW, config) for row in sources(batch)]
+    cores = os.cpu_count() or 1
+
+    def run() -> None:
+        torch.set_num_threads(cores)  # making a CTranslate2 model sets its own number for the whole process
+        search_all(worker, requests, -1, batch_tokens=1 << 20, threads=1 if batch == 1 else cores)
+
+    return run
+
+
+def ctranslate2(folder: Path, batch: int, beams: int, kind: str) -> Call:
+    import ctranslate2 as peer
+
+    workers = 1 if batch == 1 else 2
+    model = peer.Translator(str(folder), device="cpu", compute_type=kind, intra_threads=1, inter_threads=workers)
+    words = [[*(f"w{token}" for token in row), f"w{END}"] for row in sources(batch)]
+    return lambda: model.translate_batch(
+        words,
+        beam_size=beams,
+        min_decoding_length=NEW,
+        max_decoding_length=NEW,
+        max_batch_size=-(-batch // workers),
+    )
+
+
+def hugging_face(folder: Path, batch: int, beams: int) -> Call:
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    model.generation_config.max_length = None
+    ids = torch.tensor([[*row, END] for row in sources(batch)])
+
+    def run() -> None:
+        torch.set_num_threads(os.cpu_count() or 1)
+        model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=beams,
+            do_sample=False,
+            min_new_tokens=NEW,
+            max_new_tokens=NEW,
+        )
+
+    return run
+
+
+def compare(name: str, batch: int, mine: Call, peer: Call, rounds: int) -> dict[str, Any]:
+    seconds, others = time_in_turn([mine, peer], rounds, warm=2)
+    return {
+        "case": name,
+        "ours": batch * NEW / statistics.median(seconds),
+        "peer": batch * NEW / statistics.median(others),
+        "ratio": median_ratio(seconds, others),
+        "unit": "tokens a second",
+        "rounds": rounds,
+    }
+
+
+def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
+    model, cases = small_model(), []
+    with tempfile.TemporaryDirectory() as place:
+        folder = save(model, Path(place) / "model", tokenizer=_words())
+        for kind in ("ctranslate2", "hf"):
+            export = export_ctranslate2 if kind == "ctranslate2" else export_huggingface
+            export(folder, Path(place) / kind)
+        for batch in (1, 64):
+            for beams in (1, 5):
+                rounds = (20 if batch == 1 else 3) if quick else (150 if batch == 1 else 15)
+                mine = ours(model, batch, beams)
+                what = f"batch {batch}, beam {beams}" if beams > 1 else f"batch {batch}, greedy"
+                peer = ctranslate2(Path(place) / "ctranslate2", batch, beams, "float32")
+                cases.append(say(compare(f"{what}, CTranslate2 float32", batch, mine, peer, rounds)))
+                peer = hugging_face(Path(place) / "hf", batch, beams)
+                cases.append(say(compare(f"{what}, Hugging Face generate", batch, mine, peer, max(3, rounds // 5))))
+    return cases
+
+
+def _words() -> Any:
+    """A tokenizer with a word for each number, which the exports need."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    return Tokenizer(WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w3"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds, and nothing is written")
+    options = parser.parse_args()
+    cases = on_a_cpu(options.quick)
+    if not options.quick:
+        print(f"written: {write_results('decode-cpu', cases)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,472 @@
+"""A writer laid out for steps on a CPU: the same weights, the same results, several times as fast.
+
+Matrix products go to oneDNN with weights packed beforehand, query, key and value in one product, the residual sum and
+the activation inside it where it can. The rest of a step is a few compiled functions (`kernels.py`). Beams never copy
+what their texts share: an index says which row wrote the token at each position.
+
+`swift(model)` gives such a writer, or the model itself where that cannot be: on other devices, in other precisions, for
+parts the kernels do not know, or where numba is not installed. It takes the weights as they are at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import Cache
+from regard.attention.encoding import Added
+from regard.attention.heads import CrossAttention, Heads, SelfAttention
+from regard.attention.pattern import Causal, Full
+from regard.errors import UserError
+from regard.model.block import Block, PostNorm, PreNorm
+from regard.model.feed_forward import FeedForward, GatedFeedForward
+from regard.model.writer import Writer
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+_ROWS = 32
+"""For about so many rows weights are packed."""
+_LARGE = 1 << 20
+"""Weights that are worth two threads even for one row."""
+AnyWriter = TypeVar("AnyWriter", bound=Writer)
+
+
+def swift(model: Any) -> Any:
+    """The model for fast steps on this CPU, or the model itself where there is no such form of it."""
+    return Swift(model) if why_not(model) is None else model
+
+
+def is_compiled() -> bool:
+    """Whether the kernels were compiled on this machine before, so that using them costs no wait."""
+    place = Path(__file__).parent / "__pycache__"
+    return any(place.glob("kernels.attend_past-*.nbi"))
+
+
+def why_not(model: Any) -> str | None:
+    """What stands against the fast form of a model; None if nothing does."""
+    if find_spec("numba") is None:
+        return "numba is not installed (pip install 'regard[fast]')"
+    if not isinstance(model, Writer):
+        return f"it is no Transformer that writes, but a {type(model).__name__}"
+    weight = model.vocabulary.weight
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return f"it is for float32 on a CPU, and this model is {weight.dtype} on {weight.device}"
+    if not isinstance(model.input.position, Added) or not isinstance(model.input.norm, nn.Identity):
+        return "positions must be added to word vectors and those not normalised"
+    if model.vocabulary.weight.shape[0] < 64:
+        return "the vocabulary is smaller than 64"
+    return next((reason for block in model.decoder.blocks if (reason := _odd_block(block))), None)
+
+
+class Desk:
+    """Room to work in during a step, kept from one to the next."""
+
+    def __init__(self, rows: int, width: int, heads: int, positions: int) -> None:
+        self.x, self.normed, self.mixed = (torch.zeros(rows, width) for _ in range(3))
+        self.x_array, self.normed_array, self.mixed_array = self.x.numpy(), self.normed.numpy(), self.mixed.numpy()
+        self.weights = np.zeros((heads, positions), np.float32)
+        self.shape = (rows, positions)
+
+
+class SwiftCache:
+    """What rows have written and what they write about, in the layout that the kernels want.
+
+    Position j of row r's text was written by row `origin[j, r]`, so moving rows moves this index only. `lengths` says
+    how long each row is. Memory is there once for each source.
+    """
+
+    def __init__(self, layers: int, rows: int, capacity: int, width: int, memory: list[tuple[Floats, Floats]]) -> None:
+        self.keys = np.zeros((layers, capacity, rows, width), np.float32)
+        self.values = np.zeros((layers, capacity, rows, width), np.float32)
+        self.origin = np.zeros((capacity, rows), np.int64)
+        self.lengths = np.zeros(rows, np.int64)
+        self.memory = memory  # of each layer # (sources, positions, width), twice
+        self.memory_lengths = np.zeros(0, np.int64)
+        self.sources = rows
+        self._desk: Desk | None = None
+
+    @property
+    def capacity(self) -> int:
+        return self.origin.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.origin.shape[1]
+
+    @property
+    def extent(self) -> int:
+        return int(self.lengths.max())
+
+    def desk(self, width: int, heads: int) -> Desk:
+        longest = max(self.capacity, self.memory[0][0].shape[1]) if self.memory else self.capacity
+        if self._desk is None or self._desk.shape != (self.rows, longest):
+            self._desk = Desk(self.rows, width, heads, longest)
+        return self._desk
+
+    def regroup(self, rows: Numbers, sources: Numbers | None) -> None:
+        """Row i becomes what row `rows[i]` was, group j gets the source of group `sources[j]` or keeps its own."""
+        from regard.model.kernels import move_origins
+
+        if sources is None and len(rows) == self.rows:
+            move_origins(self.origin, rows, self.extent, np.empty(len(rows), np.int64))
+            self.lengths = self.lengths[rows]
+            return
+        self._rewrite(rows)
+        if sources is not None:
+            self.memory = [(key[sources], value[sources]) for key, value in self.memory]
+            self.memory_lengths = self.memory_lengths[sources]
+            self.sources = len(sources)
+
+    def put(self, sources: Numbers, other: SwiftCache) -> None:
+        """Let these groups of rows be those of another cache; groups past the last are added."""
+        group = self.rows // self.sources
+        if other.rows != group * other.sources:
+            raise UserError(f"Groups of {other.rows // other.sources} rows cannot take the place of groups of {group}.")
+        count = max(self.sources, int(sources.max()) + 1)
+        rows = (sources[:, None] * group + np.arange(group)).reshape(-1)
+        other._rewrite(np.arange(other.rows))
+        self.grow(max(self.capacity, other.capacity), count * group)
+        other.grow(self.capacity, other.rows)
+        self.keys[:, :, rows], self.values[:, :, rows] = other.keys, other.values
+        self.origin[:, rows], self.lengths[rows] = rows, other.lengths
+        self.memory = [
+            (_put(key, sources, new_key, count), _put(value, sources, new_value, count))
+            for (key, value), (new_key, new_value) in zip(self.memory, other.memory, strict=True)
+        ]
+        if len(self.memory_lengths):
+            self.memory_lengths = _put(self.memory_lengths, sources, other.memory_lengths, count)
+        self.sources = count
+
+    def grow(self, capacity: int, rows: int) -> None:
+        """Room for more positions and rows."""
+        more = (max(0, capacity - self.capacity), max(0, rows - self.rows))
+        if any(more):
+            wider = ((0, 0), (0, more[0]), (0, more[1]), (0, 0))
+            self.keys, self.values = np.pad(self.keys, wider), np.pad(self.values, wider)
+            self.origin = np.pad(self.origin, wider[1:3])
+            self.lengths = np.pad(self.lengths, (0, more[1]))
+
+    def bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes + sum(key.nbytes + value.nbytes for key, value in self.memory)
+
+    def _rewrite(self, rows: Numbers) -> None:
+        """Copy the texts of these rows together, so that each again has written its own."""
+        extent = self.extent
+        from_rows = self.origin[:extent, rows]  # (extent, rows)
+        places = np.arange(extent)[:, None]
+        keys, values = self.keys, self.values
+        shape = (keys.shape[0], self.capacity, len(rows), keys.shape[3])
+        self.keys, self.values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self.keys[:, :extent], self.values[:, :extent] = keys[:, places, from_rows], values[:, places, from_rows]
+        self.origin = np.broadcast_to(np.arange(len(rows)), (self.capacity, len(rows))).copy()
+        self.lengths = self.lengths[rows]
+
+
+class Swift(Generic[AnyWriter]):
+    """A writer that reads with `model` and writes with packed weights."""
+
+    def __init__(self, model: AnyWriter) -> None:
+        reason = why_not(model)
+        if reason is not None:
+            raise UserError(f"This model has no fast form on a CPU: {reason}.")
+        self.model = model
+        self.config = model.config
+        blocks = [block for block in model.decoder.blocks if isinstance(block, Block)]
+        self.layers = [_Layer(block) for block in blocks]
+        self.last = _Norm(model.decoder.norm) if isinstance(model.decoder.norm, nn.LayerNorm) else None
+        self.table = _floats(model.vocabulary.weight)
+        scored = model.vocabulary if model.output is None else model.output
+        self.scores = _Product([scored.weight], [model.output_bias])
+        self.width = self.table.shape[1]
+        self.codes = np.zeros((0, self.width), np.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @torch.no_grad()
+    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[SwiftCache, Tensor]:
+        """Read sources or prompts, as the model itself does."""
+        read, first = self.model.begin(sources, capacity)  # type: ignore[operator]
+        return self._taken_over(read), first
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, cache: SwiftCache) -> tuple[Tensor, SwiftCache]:
+        """Logits for the word after each new token, one a row.  tokens: # (rows, 1); gives (rows, 1, vocabulary)"""
+        from regard.model import kernels
+
+        extent = cache.extent
+        if extent == cache.capacity:
+            raise UserError(f"The cache has room for {cache.capacity} positions and {extent + 1} are needed.")
+        desk = cache.desk(self.width, self.layers[0].heads)
+        x, heads = desk.x, self.layers[0].heads
+        codes = self._codes(cache, extent)
+        kernels.embed(tokens[:, 0].numpy(), cache.lengths, self.table, codes, self._factor, desk.x_array)
+        for number, layer in enumerate(self.layers):
+            made = layer.made(layer.past_norm.before(x, desk))
+            kernels.attend_past(
+                made.numpy(),
+                cache.keys[number],
+                cache.values[number],
+                cache.origin,
+                cache.lengths,
+                heads,
+                layer.scale,
+                desk.weights,
+                desk.mixed_array,
+            )
+            x = layer.past_norm.after(layer.past_out(desk.mixed, x), desk)
+            if layer.query is not None:
+                key, value = cache.memory[number]
+                asked = layer.query(layer.memory_norm.before(x, desk))
+                kernels.attend_memory(
+                    asked.numpy(), key, value, cache.memory_lengths, heads, layer.scale, desk.weights, desk.mixed_array
+                )
+                x = layer.memory_norm.after(layer.memory_out(desk.mixed, x), desk)
+            hidden = layer.hidden(layer.wide_norm.before(x, desk))
+            x = layer.wide_norm.after(layer.narrow(hidden, x), desk)
+        logits = self.scores(x if self.last is None else self.last(x, desk))
+        cache.lengths += 1
+        return logits[:, None], cache
+
+    def reorder(self, cache: SwiftCache, rows: Tensor) -> SwiftCache:
+        group = cache.rows // cache.sources
+        cache.regroup(rows.numpy(), rows.numpy() // group)
+        return cache
+
+    def regroup(self, cache: SwiftCache, rows: Tensor, sources: Tensor | None) -> SwiftCache:
+        cache.regroup(rows.numpy(), None if sources is None else sources.numpy())
+        return cache
+
+    def put(self, cache: SwiftCache, sources: Tensor, other: SwiftCache) -> SwiftCache:
+        cache.put(sources.numpy(), other)
+        return cache
+
+    def clear(self, cache: SwiftCache, sources: Tensor) -> None:
+        """Let these groups of rows hold nothing."""
+        cache.lengths.reshape(cache.sources, -1)[sources.numpy()] = 0
+
+    def is_full(self, cache: SwiftCache) -> bool:
+        return cache.extent == cache.capacity
+
+    def grow(self, cache: SwiftCache) -> None:
+        cache.grow(2 * cache.capacity, cache.rows)
+
+    def held(self, cache: SwiftCache) -> int:
+        return cache.bytes()
+
+    def bytes_a_position(self) -> int:
+        return self.model.bytes_a_position()
+
+    @property
+    def _factor(self) -> np.float32:
+        return np.float32(self.model.input.factor)
+
+    def _codes(self, cache: SwiftCache, extent: int) -> Floats:
+        """What is added to word vectors at each position. Learned ones end somewhere, and say so."""
+        position = self.model.input.position
+        assert isinstance(position, Added)
+        if len(self.codes) <= extent:
+            known = getattr(position, "limit", None) or cache.capacity
+            last = max(extent + 1, min(known, cache.capacity))
+            self.codes = _floats(position.encode(torch.arange(last)))
+        return self.codes
+
+    def _taken_over(self, read: Cache) -> SwiftCache:
+        """What the model has read, in this layout."""
+        memory = [
+            (_joined(layer.memory[0]), _joined(layer.memory[1])) for layer in read.layers if layer.memory is not None
+        ]
+        sizes = self.layers[0].key_width
+        cache = SwiftCache(len(self.layers), read.rows, read.capacity, sizes, memory)
+        if read.memory_lengths is not None:
+            cache.memory_lengths = read.memory_lengths.numpy().copy()
+        elif memory:
+            cache.memory_lengths = np.full(read.rows, memory[0][0].shape[1])
+        for number, layer in enumerate(read.layers):
+            if layer.own is not None and layer.own.tensors is not None:
+                for kept, tensor in zip((cache.keys, cache.values), layer.own.tensors, strict=True):
+                    kept[number] = tensor.permute(2, 0, 1, 3).flatten(2).numpy()
+        cache.lengths = read.lengths.numpy().copy()
+        cache.origin[:] = np.arange(read.rows)
+        return cache
+
+
+class _Layer:
+    """One block's weights, packed."""
+
+    def __init__(self, block: Block) -> None:
+        past, wide = block["attention"], block["feed_forward"]
+        own, dense = past.function, wide.function
+        assert isinstance(own, SelfAttention)
+        assert isinstance(dense, FeedForward)
+        self.heads, self.key_width = own.sizes.heads, own.sizes.key_heads * own.sizes.head_width
+        self.scale = np.float32(own.sizes.head_width**-0.5)
+        parts = (own.query, own.source.key, own.source.value)
+        self.made = _Product([part.weight for part in parts], [part.bias for part in parts])
+        self.past_out, self.past_norm = _product(own.output), _Place(past)
+        self.query: _Product | None = None
+        if "cross" in block:
+            other = block["cross"].function
+            assert isinstance(other, CrossAttention)
+            self.query, self.memory_out = _product(other.query), _product(other.output)
+            self.memory_norm = _Place(block["cross"])
+        self.hidden, self.narrow, self.wide_norm = _Hidden(dense), _product(dense.narrow), _Place(wide)
+
+
+class _Norm:
+    def __init__(self, module: nn.LayerNorm) -> None:
+        self.weight = _floats(module.weight)
+        self.bias = np.zeros_like(self.weight) if module.bias is None else _floats(module.bias)
+        self.epsilon = np.float32(module.eps)
+
+    def __call__(self, x: Tensor, desk: Desk) -> Tensor:
+        from regard.model.kernels import normalise
+
+        normalise(x.numpy(), self.weight, self.bias, self.epsilon, desk.normed_array)
+        return desk.normed
+
+
+class _Place:
+    """Where a sublayer's norm stands: before its function, or behind the sum."""
+
+    def __init__(self, sublayer: nn.Module) -> None:
+        assert isinstance(sublayer, PreNorm)
+        assert isinstance(sublayer.norm, nn.LayerNorm)
+        norm, behind = _Norm(sublayer.norm), isinstance(sublayer, PostNorm)
+        self.before: Callable[[Tensor, Desk], Tensor] = _same if behind else norm
+        self.after: Callable[[Tensor, Desk], Tensor] = norm if behind else _same
+
+
+class _Hidden:
+    """The wide middle of a feed-forward."""
+
+    def __init__(self, dense: FeedForward) -> None:
+        self.bend = dense.bend
+        self.fused = dense.bend is functional.relu and not isinstance(dense, GatedFeedForward)
+        self.widen = _product(dense.widen)
+        self.gate = _product(dense.gate) if isinstance(dense, GatedFeedForward) else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.fused:
+            return self.widen(x, relu=True)
+        if self.gate is None:
+            return self.bend(self.widen(x))
+        return self.bend(self.gate(x)).mul_(self.widen(x))
+
+
+class _Product:
+    """x Wᵀ + b, with the weights of several projections side by side, packed where oneDNN is there."""
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+        self.weight = torch.cat([weight.detach() for weight in weights]) if len(weights) > 1 else weights[0].detach()
+        both = zip(weights, biases, strict=True)
+        given = [weight.new_zeros(len(weight)) if bias is None else bias.detach() for weight, bias in both]
+        self.bias = torch.cat(given)
+        self.packed = _pack(self.weight)
+        self.arrays = _floats(self.weight), _floats(self.bias)
+        self.nothing = np.zeros(len(self.weight), np.float32)
+
+    def __call__(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
+        if len(x) == 1 and self.weight.numel() < _LARGE:
+            return self._of_one_row(x, add, relu)
+        if self.packed is None:
+            product = functional.linear(x, self.weight, self.bias)
+            product = product if add is None else product.add_(add)
+            return product.relu_() if relu else product
+        made: Tensor
+        if add is not None:
+            made = torch.ops.mkldnn._linear_pointwise.binary(x, add, self.packed, self.bias, "add")
+        else:
+            kind = "relu" if relu else "none"
+            made = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, kind, [], "")
+        return made
+
+    def _of_one_row(self, x: Tensor, add: Tensor | None, relu: bool) -> Tensor:
+        from regard.model.kernels import multiply
+
+        out = np.empty((1, len(self.nothing)), np.float32)
+        multiply(x.numpy()[0], *self.arrays, self.nothing if add is None else add.numpy()[0], relu, out[0])
+        return torch.from_numpy(out)
+
+
+def _product(linear: nn.Module) -> _Product:
+    assert isinstance(linear, nn.Linear)
+    return _Product([linear.weight], [linear.bias])
+
+
+def _pack(weight: Tensor) -> Tensor | None:
+    """Weights in oneDNN's own layout; None where this PyTorch has no such products."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        torch.ops.mkldnn._linear_pointwise(weight[:1], packed, None, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return packed
+
+
+def _odd_block(block: nn.Module) -> str | None:
+    """What in a block the kernels do not know."""
+    assert isinstance(block, Block)
+    for name, sublayer in block.items():
+        if not isinstance(sublayer, PreNorm) or type(sublayer).__name__ == "NoResidual":
+            return "a layer has no residual sum"
+        if not isinstance(sublayer.norm, nn.LayerNorm):
+            return "norms must be layer normalisation"
+        function = sublayer.function
+        if name == "feed_forward":
+            if type(function) not in (FeedForward, GatedFeedForward):
+                return f"its feed-forward is a {type(function).__name__}"
+        elif reason := _odd_heads(function):
+            return reason
+    return None
+
+
+def _odd_heads(function: nn.Module) -> str | None:
+    if not isinstance(function, Heads) or function.kind != "scaled":
+        return "attention must be scaled dot products"
+    if function.sizes.value_width != function.sizes.head_width or not isinstance(function.output, nn.Linear):
+        return "keys and values must be equally wide and heads mixed at the end"
+    if function.sizes.heads * function.sizes.head_width != function.output.out_features:
+        return "heads must make up the model's width"
+    if isinstance(function, SelfAttention):
+        if function.rotary is not None:
+            return "rotary positions are not among its kernels"
+        if function.pattern not in (Causal(), Causal() & Full(), Full() & Causal()):
+            return "every earlier token must be seen"
+    return None
+
+
+def _same(x: Tensor, desk: Desk) -> Tensor:
+    return x
+
+
+def _floats(tensor: Tensor) -> Floats:
+    array: Floats = tensor.detach().contiguous().numpy()
+    return array
+
+
+def _joined(tensor: Tensor) -> Floats:
+    """(sources, heads, positions, width) → (sources, positions, heads · width)"""
+    return _floats(tensor.transpose(1, 2).flatten(2))
+
+
+def _put(mine: NDArray[Any], rows: Numbers, theirs: NDArray[Any], count: int) -> NDArray[Any]:
+    """An array of `count` rows, some of them replaced by those of another; the shorter is padded with zeros."""
+    shape = (count, *(max(sizes) for sizes in zip(mine.shape[1:], theirs.shape[1:], strict=True)))
+    joined = np.zeros(shape, mine.dtype)
+    joined[tuple(slice(0, size) for size in mine.shape)] = mine
+    padded = np.zeros((len(theirs), *shape[1:]), mine.dtype)
+    padded[tuple(slice(0, size) for size in theirs.shape)] = theirs
+    joined[rows] = padded
+    return joined
