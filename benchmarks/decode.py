@@ -11,10 +11,14 @@ its best set-up: one thread for one sentence, two workers of one thread for 64.
 
 import argparse
 import os
+import random
 import statistics
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ import torch
 from common import median_ratio, say, time_in_turn, write_results
 
 from regard.attention import HeadsConfig
-from regard.decode import DecodeConfig, Request, search_all
+from regard.decode import DecodeConfig, Engine, Request, search_all
 from regard.interop.ctranslate2 import export_ctranslate2
 from regard.interop.huggingface import export_huggingface
 from regard.model import EncoderDecoder, EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig
@@ -47,8 +51,9 @@ def small_model() -> EncoderDecoder:
 
 
 def sources(batch: int) -> list[list[int]]:
-    random = torch.Generator().manual_seed(1)
-    return torch.randint(3, VOCABULARY, (batch, SOURCE - 1), generator=random).tolist()
+    chance = torch.Generator().manual_seed(1)
+    rows: list[list[int]] = torch.randint(3, VOCABULARY, (batch, SOURCE - 1), generator=chance).tolist()
+    return rows
 
 
 def ours(model: EncoderDecoder, batch: int, beams: int) -> Call:
@@ -131,6 +136,62 @@ def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
     return cases
 
 
+def mixed_load(count: int) -> dict[str, Any]:
+    """Requests of all lengths that come while others are under way, beside the same work sorted and done at once.
+
+    One in twenty is cancelled on its way, one in fifty has an absurd limit. Every result is compared with that of the
+    sorted work. Sources and outputs have 1 to 400 tokens.
+    """
+    worker, chance = swift(small_model()), random.Random(1)
+    cores = os.cpu_count() or 1
+    torch.set_num_threads(cores)
+    config, longest = DecodeConfig(beams=1), 500
+    requests = []
+    for number in range(count):
+        source = tuple(chance.randrange(3, VOCABULARY) for _ in range(chance.randint(1, 400)))
+        limit = 10**9 if number % 50 == 7 else chance.randint(1, 400)
+        requests.append(Request(source, limit, config))
+    bounded = [replace(request, limit=min(request.limit, longest)) for request in requests]
+    search_all(worker, bounded[:64], -1, batch_tokens=4096, threads=cores)
+    begin = time.perf_counter()
+    sorted_results = search_all(worker, bounded, -1, batch_tokens=4096, threads=cores)
+    offline = time.perf_counter() - begin
+    tokens = sum(len(best.tokens) for best, *_ in sorted_results)
+    engine = Engine(worker, -1, rows=64, memory=1 << 30, longest=longest, threads=cores)
+    waiting, tickets, held, memory = deque(requests), [], [], []
+    begin = time.perf_counter()
+    while waiting or engine.busy:
+        while waiting and len(engine.waiting) < 32:  # others come as these leave
+            tickets.append(engine.submit(waiting.popleft()))
+            if len(tickets) % 20 == 3:
+                chance.choice(tickets[-40:]).cancel()
+        engine.work()
+        held.append(engine.held())
+        memory.append(_resident())
+    online = time.perf_counter() - begin
+    found = [ticket.result(0) for ticket in tickets]
+    done = sum(len(each[0].tokens) for each in found if each)
+    pairs = [(each[0], best) for each, (best, *_) in zip(found, sorted_results, strict=True) if each]
+    third = len(memory) // 3
+    return {
+        "case": f"{count:,} mixed requests, beside the same work sorted offline",
+        "ours": done / online,
+        "peer": tokens / offline,
+        "ratio": done / online / (tokens / offline),
+        "unit": "tokens a second",
+        "cancelled": sum(ticket.cancelled for ticket in tickets),
+        "results": len(pairs),
+        "share_equal": sum(one.tokens == other.tokens for one, other in pairs) / len(pairs),
+        "most_bytes_of_cache": max(held),
+        "resident_bytes_by_third": [max(memory[at : at + third]) for at in (0, third, 2 * third)],
+    }
+
+
+def _resident() -> int:
+    """Bytes of memory the process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _words() -> Any:
     """A tokenizer with a word for each number, which the exports need."""
     from tokenizers import Tokenizer
@@ -144,6 +205,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few rounds, and nothing is written")
     options = parser.parse_args()
     cases = on_a_cpu(options.quick)
+    if not options.quick:
+        cases.append(say(mixed_load(2000)))
     if not options.quick:
         print(f"written: {write_results('decode-cpu', cases)}")
     return 0

@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from regard import UserError
-from regard.files import new_folder, sweep, write_text
+from regard.files import growing_file, new_folder, sweep, write_text
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -126,3 +127,83 @@ def test_sweeping_leaves_other_hidden_folders_alone(tmp_path: Path) -> None:
     (tmp_path / ".mine").mkdir()
     assert sweep(tmp_path) == []
     assert (tmp_path / ".mine").is_dir()
+
+
+# Files that grow line by line.
+
+
+def write_and_fail(file: TextIO, error: BaseException) -> None:
+    file.write("one line\n")
+    raise error
+
+
+def test_a_growing_file_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
+    with growing_file(tmp_path / "out.txt") as file:
+        file.write("ğ\n")
+        file.flush()
+        assert contents(tmp_path) == {"out.txt.partial": "ğ\n"}
+    assert contents(tmp_path) == {"out.txt": "ğ\n"}
+
+
+def test_an_old_file_stands_until_the_growing_one_is_whole(tmp_path: Path) -> None:
+    write_text(tmp_path / "out.txt", "old")
+    with growing_file(tmp_path / "out.txt") as file:
+        file.write("new")
+        assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "old"
+    assert contents(tmp_path) == {"out.txt": "new"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, UserError])
+def test_what_was_written_before_an_error_stays_beside_the_old_file(error: type[BaseException], tmp_path: Path) -> None:
+    write_text(tmp_path / "out.txt", "old")
+    with pytest.raises(error), growing_file(tmp_path / "out.txt") as file:
+        write_and_fail(file, error())
+    assert contents(tmp_path) == {"out.txt": "old", "out.txt.partial": "one line\n"}
+
+
+def test_a_growing_file_without_a_line_leaves_nothing_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), growing_file(tmp_path / "out.txt"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_growing_file_that_ends_well_without_a_line_is_an_empty_file(tmp_path: Path) -> None:
+    with growing_file(tmp_path / "out.txt"):
+        pass
+    assert contents(tmp_path) == {"out.txt": ""}
+
+
+def test_lines_of_a_growing_file_end_the_same_on_every_system(tmp_path: Path) -> None:
+    with growing_file(tmp_path / "out.txt") as file:
+        file.write("a\nb\n")
+    assert (tmp_path / "out.txt").read_bytes() == b"a\nb\n"
+
+
+def test_what_an_earlier_attempt_left_is_written_over(tmp_path: Path) -> None:
+    write_text(tmp_path / "out.txt.partial", "a long attempt")
+    with growing_file(tmp_path / "out.txt") as file:
+        file.write("new")
+    assert contents(tmp_path) == {"out.txt": "new"}
+
+
+def test_a_growing_file_where_nothing_can_be_written_gets_a_sentence(tmp_path: Path) -> None:
+    place = tmp_path / "nowhere" / "out.txt"
+    with pytest.raises(UserError) as refused, growing_file(place):
+        pass
+    assert str(refused.value) == f"{place} could not be written (No such file or directory); nothing was changed."
+
+
+def test_a_disk_that_is_full_gets_a_sentence_that_names_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused, growing_file(tmp_path / "out.txt") as file:
+        write_and_fail(file, OSError(28, "No space left on device"))
+    assert "No space left on device" in str(refused.value)
+    assert str(tmp_path / "out.txt.partial") in str(refused.value)
+    assert contents(tmp_path) == {"out.txt.partial": "one line\n"}
+
+
+def test_a_folder_in_the_place_of_a_growing_file_is_left_alone_and_nothing_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").mkdir()
+    with pytest.raises(UserError, match=r"out\.txt could not be written"), growing_file(tmp_path / "out.txt") as file:
+        file.write("one line\n")
+    assert (tmp_path / "out.txt").is_dir()
+    assert (tmp_path / "out.txt.partial").read_text(encoding="utf-8") == "one line\n"

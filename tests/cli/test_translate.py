@@ -4,13 +4,18 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from regard.run import shipped_models
-from regard.task import load_translator
-from tests.task.small import command, save_random_model, write_lines
+from regard.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from regard.decode import DecodeConfig
+from regard.run import load, save, shipped_models
+from regard.task import Translator, load_translator
+from tests.task.small import SEARCH, Done, command, random_model, save_random_model, sentences, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +187,252 @@ def test_text_and_file_together_are_refused(model: Path, tmp_path: Path) -> None
 def test_numbers_below_one_are_refused_by_option(option: str, model: Path) -> None:
     done = command("translate", model, "red", option, 0)
     assert (done.code, option in done.err, "Traceback" in done.err) == (2, True, False)
+
+
+# Words that must come, or must not.
+
+
+def is_refused(done: Done, *words: str) -> None:
+    """Code two, nothing written, and one line that has these words."""
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith("regard: ")
+    for word in words:
+        assert word in done.err
+
+
+def test_a_beginning_stands_before_the_rest(model: Path) -> None:
+    done = command("translate", model, "old cat sea", "--prefix", "sun")
+    assert done.out == f"{load_translator(model).translate('old cat sea', prefix='sun')}\n"
+    assert done.out.startswith("sun")
+
+
+def test_a_beginning_stands_before_every_line_but_an_empty_one(model: Path) -> None:
+    lines = command("translate", model, "--prefix", "sun", stdin=b"red\n\nold\n").out.splitlines()
+    assert [line[:3] for line in lines] == ["sun", "", "sun"]
+
+
+def test_required_words_come(model: Path) -> None:
+    done = command("translate", model, "old cat sea", "--require", "sun", "--require", "red")
+    assert " sun" in done.out
+    assert " red" in done.out
+
+
+def test_a_forbidden_word_does_not_come() -> None:
+    assert "fareyi" in command("translate", "en-tr", "The cat ate the mouse.").out
+    done = command("translate", "en-tr", "The cat ate the mouse.", "--forbid", "fareyi")
+    assert (done.code, "fareyi" in done.out) == (0, False)
+
+
+def test_the_shipped_model_takes_a_beginning_and_a_required_word() -> None:
+    done = command("translate", "en-tr", "The cat ate the mouse.", "--prefix", "Fareyi", "--require", "yedi")
+    assert done.out.startswith("Fareyi")
+    assert " yedi" in done.out
+
+
+def test_groups_that_are_kept_apart_give_as_many_translations(model: Path) -> None:
+    decode = DecodeConfig.read(SEARCH.plain() | {"beams": 4, "groups": 2})
+    (found,) = load_translator(model).translate_all(["old cat sea"], decode)
+    done = command("translate", model, "old cat sea", "--diverse", 2, "--beams", 4, "--nbest", 4)
+    assert done.out.splitlines() == [found.candidate(number) for number in range(4)]
+
+
+def test_beams_that_do_not_fill_groups_are_made_to(model: Path) -> None:
+    done = command("translate", model, "old cat sea", "--diverse", 2, "--beams", 3, "--nbest", 3)
+    assert (done.code, done.out.count("\n")) == (0, 3)
+
+
+# Drawn by chance.
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        (["--temperature", 1.7], {"temperature": 1.7}),
+        (["--temperature", 0], {"temperature": 0.0}),
+        (["--top-k", 2], {"top_k": 2}),
+        (["--top-p", 0.5], {"top_p": 0.5}),
+        (["--min-p", 0.3], {"min_p": 0.3}),
+        (["--repetition", 1.5], {"repetition": 1.5}),
+        (["--seed", 9], {"seed": 9}),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_each_setting_of_drawing_is_the_librarys(option: list[Any], changes: dict[str, Any], model: Path) -> None:
+    decode = DecodeConfig.read(SEARCH.plain() | {"beams": 1, "sample": True} | changes)
+    found = load_translator(model).translate_all(["old cat sea", "sun"], decode)
+    done = command("translate", model, "old cat sea", "sun", *option)
+    assert done.out == "".join(f"{one.text}\n" for one in found)
+
+
+def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
+    first, again, other = (
+        command("translate", "en-tr", "We will meet in front of the museum.", "--temperature", 2, "--seed", seed).out
+        for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+# With other models.
+
+
+@pytest.fixture(scope="module")
+def sibling(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another model with the same tokenizer."""
+    loaded = load(model)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return save(loaded.model, tmp_path_factory.mktemp("models") / "sibling", tokenizer=loaded.tokenizer)
+
+
+def test_models_translate_together(model: Path, sibling: Path) -> None:
+    joined = load_translator(model).joined([load_translator(sibling)])
+    done = command("translate", model, "old cat sea", "--with", sibling, "--json")
+    (sentence,) = json.loads(done.out)["sentences"]
+    ((best, *_),) = joined.translate_sentences(["old cat sea"])
+    assert sentence["translations"][0]["text"] == best.text
+    assert sentence["translations"][0]["log_probability"] == pytest.approx(best.log_probability, abs=1e-3)
+
+
+def test_a_model_with_another_tokenizer_cannot_join(model: Path) -> None:
+    is_refused(command("translate", model, "red", "--with", "en-tr"), "must share their tokenizers")
+
+
+def test_a_model_that_is_not_there_cannot_join(model: Path, tmp_path: Path) -> None:
+    is_refused(command("translate", model, "red", "--with", tmp_path / "none"), "none: there is no such folder")
+
+
+# What JSON tells of tokens.
+
+
+def test_json_has_the_probability_of_every_token(model: Path) -> None:
+    (sentence,) = json.loads(command("translate", model, "old cat sea", "--json").out)["sentences"]
+    (best,) = sentence["translations"]
+    total = sum(token["log_probability"] for token in best["tokens"])
+    assert total == pytest.approx(best["log_probability"], abs=2e-3)
+    assert all(token.keys() == {"text", "log_probability"} for token in best["tokens"])
+
+
+def test_json_with_alternatives_has_so_many_at_every_token_best_first(model: Path) -> None:
+    done = command("translate", model, "old cat sea", "--json", "--alternatives", 3)
+    ((best,),) = [sentence["translations"] for sentence in json.loads(done.out)["sentences"]]
+    for token in best["tokens"]:
+        chances = [each["log_probability"] for each in token["alternatives"]]
+        assert len(chances) == 3
+        assert chances == sorted(chances, reverse=True)
+
+
+def test_json_of_an_empty_line_has_an_empty_translation(model: Path) -> None:
+    facts = json.loads(command("translate", model, "--json", stdin=b"\n").out)
+    assert facts == {"source": "", "translation": "", "sentences": []}
+
+
+# Interrupted.
+
+
+@pytest.fixture
+def interrupted_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets Ctrl-C come at the so manieth line."""
+
+    def at(number: int) -> None:
+        monkeypatch.setattr("regard.cli.translate._CHUNK", 1)
+        real, calls = Translator.translate_all, []
+
+        def translate_all(self: Translator, *given: Any, **more: Any) -> Any:
+            calls.append(given)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return real(self, *given, **more)
+
+        monkeypatch.setattr(Translator, "translate_all", translate_all)
+
+    return at
+
+
+def test_what_was_written_before_an_interruption_is_kept_and_named(
+    model: Path, tmp_path: Path, interrupted_at: Callable[[int], None]
+) -> None:
+    interrupted_at(3)
+    out = tmp_path / "out.txt"
+    done = command("translate", model, "--output", out, stdin=b"red cat\nsun\nsea\n")
+    assert (done.code, done.out, out.exists()) == (130, "", False)
+    assert done.err == f"Stopped: 2 lines are in {out}.partial.\n"
+    kept = (tmp_path / "out.txt.partial").read_text(encoding="utf-8")
+    assert kept == wanted(model, "red cat", "sun")
+
+
+def test_an_interruption_leaves_an_old_output_file_as_it_was(
+    model: Path, tmp_path: Path, interrupted_at: Callable[[int], None]
+) -> None:
+    interrupted_at(2)
+    out = write_lines(tmp_path / "out.txt", ["old"])
+    assert command("translate", model, "--output", out, stdin=b"red cat\nsun\n").code == 130
+    assert out.read_text(encoding="utf-8") == "old\n"
+
+
+def test_an_interruption_before_the_first_line_names_no_file(
+    model: Path, tmp_path: Path, interrupted_at: Callable[[int], None]
+) -> None:
+    interrupted_at(1)
+    done = command("translate", model, "--output", tmp_path / "out.txt", stdin=b"red cat\n")
+    assert list(tmp_path.iterdir()) == []
+    assert (done.code, ".partial" in done.err) == (130, False)
+
+
+# What cannot be asked for together, or at all.
+
+
+CONTRADICTIONS: dict[str, tuple[list[Any], list[str]]] = {
+    "chance and beams": (["--temperature", 1, "--beams", 2], ["leave out --beams, --nbest and --diverse"]),
+    "chance and several": (["--seed", 1, "--nbest", 2], ["leave out --beams, --nbest and --diverse"]),
+    "chance and groups": (["--top-k", 5, "--diverse", 2], ["leave out --beams, --nbest and --diverse"]),
+    "chance and a required word": (["--temperature", 1, "--require", "sun"], ["Required words go with beam search"]),
+    "groups and a required word": (["--diverse", 3, "--require", "sun"], ["Required words go with beam search"]),
+    "required and forbidden": (["--require", "sun", "--forbid", "un"], ["must not contain", "a required word"]),
+    "begun with and forbidden": (["--prefix", "sun", "--forbid", "un"], ["must not contain", "what it begins with"]),
+    "a beginning longer than the output": (["--prefix", "sun" * 9], ["27 given tokens", "12 at most"]),
+    "required words longer than the output": (["--require", "sun" * 9], ["28 tokens", "at most 12"]),
+    "an empty required word": (["--require", ""], ["A required word is empty"]),
+    "an empty forbidden word": (["--forbid", " "], ["A forbidden word is empty"]),
+    "no share at all": (["--top-p", 0], ["top_p", "greater than 0"]),
+    "no such device": (["--device", "abacus"], ["--device abacus"]),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_what_cannot_be_is_a_line_and_code_two(words: list[Any], sentence: list[str], model: Path) -> None:
+    is_refused(command("translate", model, "red", *words), *sentence)
+
+
+@pytest.mark.parametrize("option", ["--prefix", "--require"])
+def test_words_for_one_sentence_are_refused_for_several(option: str, model: Path) -> None:
+    is_refused(command("translate", model, "Red cat. Old dog.", option, "sun"), "go with one sentence", "has 2")
+
+
+@pytest.mark.parametrize("option", ["--prefix", "--require", "--forbid"])
+def test_a_word_that_the_model_cannot_write_is_named(option: str, tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(TokenizerConfig(kind="word"), sentences(20))
+    place = save(random_model(tokenizer.vocabulary), tmp_path / "words", tokenizer=tokenizer.tokenizer)
+    is_refused(command("translate", place, "red", option, "zebra"), "'zebra' cannot be written by this model")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--beams", 0),
+        ("--diverse", 1),
+        ("--temperature", -0.1),
+        ("--top-k", 0),
+        ("--top-p", 1.1),
+        ("--min-p", -1),
+        ("--repetition", -1),
+        ("--seed", "often"),
+        ("--alternatives", -1),
+        ("--threads", 0),
+        ("--engine", "steam"),
+    ],
+)
+def test_values_outside_their_range_are_refused_by_option(option: str, value: object, model: Path) -> None:
+    done = command("translate", model, "red", option, value)
+    assert (done.code, done.out, option in done.err, "Traceback" in done.err) == (2, "", True, False)

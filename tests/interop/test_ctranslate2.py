@@ -101,9 +101,9 @@ def test_a_setting_without_a_counterpart_is_named_and_nothing_is_written(plain, 
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_a_language_model_is_refused(tmp_path):
+def test_a_language_model_without_a_tokenizer_is_refused(tmp_path):
     save_ours({"kind": "language-model", "vocabulary": 31, "width": 12, "decoder": stack()}, tmp_path / "ours")
-    with pytest.raises(UserError, match="ours is no translator"):
+    with pytest.raises(UserError, match="ours has no tokenizer"):
         export_ctranslate2(tmp_path / "ours", tmp_path / "theirs")
 
 

@@ -190,7 +190,8 @@ def test_several_threads_find_what_one_finds() -> None:
     assert [[each.tokens for each in row] for row in one] == [[each.tokens for each in row] for row in two]
 
 
-def test_requests_join_and_leave_an_engine_on_it() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_requests_join_and_leave_an_engine_on_it(threads: int) -> None:
     model = translator()
     fast = Swift(model)
     chance = random.Random(9)
@@ -203,7 +204,7 @@ def test_requests_join_and_leave_an_engine_on_it() -> None:
         )
         for _ in range(30)
     ]
-    engine = Engine(fast, END, rows=12)
+    engine = Engine(fast, END, rows=12, threads=threads)
     tickets = []
     for request in requests:
         tickets.append(engine.submit(request))

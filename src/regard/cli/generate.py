@@ -11,6 +11,8 @@ import typer
 from regard.cli.options import (
     Alternatives,
     Device,
+    Engine,
+    EngineName,
     Forbid,
     MinP,
     Repetition,
@@ -24,10 +26,12 @@ from regard.cli.options import (
     drawing,
 )
 from regard.cli.progress import counting, further
-from regard.cli.translate import chunks_of_lines, token_facts, written
+from regard.cli.translate import check_for_ctranslate2, chunks_of_lines, ctranslate2_device, token_facts, written
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.task.generator import Generated, Generator
 
 
@@ -60,6 +64,7 @@ def generate(
     alternatives: Alternatives = 0,
     device: Device = "auto",
     threads: Threads = None,
+    engine: Engine = EngineName.regard,
 ) -> None:
     """Go on with a text. One prompt is written as it comes; several, or standard input, one result a line."""
     from regard.decode import DecodeConfig
@@ -71,10 +76,18 @@ def generate(
     draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
     if beams is not None and draws:
         raise UserError("--beams searches for the likeliest text, the others draw by chance; give one of the two.")
+    if require and beams is None:
+        raise UserError("--require searches for a text with these words, which wants beams: add --beams 5.")
     searched = {} if beams is None else {"beams": max(beams, count), "sample": False}
     decode = DecodeConfig.read(SAMPLING.plain() | draws | searched)
-    generator = load_generator(model, chosen_device(device, threads))
+    if engine is EngineName.regard:
+        generator = load_generator(model, chosen_device(device, threads))
+    else:
+        generator = _opened_in_ctranslate2(model, ctranslate2_device(device, threads, seed), as_json)
     wish = make_wish(generator.text, required=require or (), forbidden=forbid or ())
+    shown = alternatives if as_json else 0
+    if engine is EngineName.ctranslate2:
+        check_for_ctranslate2(decode, wish, shown)
     plain = not as_json and output is None and count == 1 and not (require or forbid)
     if prompt and len(prompt) == 1 and plain and decode.beams == 1:
         _stream(generator, prompt[0], length, decode, stop or [])
@@ -89,13 +102,20 @@ def generate(
                 decode=decode.model_copy(update={"seed": decode.seed + before}),
                 stops=stop or (),
                 wish=wish,
-                alternatives=alternatives if as_json else 0,
+                alternatives=shown,
                 progress=further(progress, before),
             )
             before += len(repeated)
             for each in found:
                 for line in _lines(each[:count], as_json, generator):
                     write(line)
+
+
+def _opened_in_ctranslate2(model: str, where: "torch.device", scored: bool) -> "Generator":
+    from regard.task.ctranslate2 import CTranslate2Generator
+    from regard.task.generator import load_generator
+
+    return CTranslate2Generator(load_generator(model), model, where, scored=scored)
 
 
 def _stream(generator: "Generator", prompt: str, length: int, decode: Any, stops: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands share, and what they mean."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,16 @@ Prefix = Annotated[str, typer.Option(help="What the output begins with.")]
 Require = Annotated[list[str] | None, typer.Option(help="A word that the output has; may be given several times.")]
 Forbid = Annotated[list[str] | None, typer.Option(help="A word that the output has not; may be given several times.")]
 Alternatives = Annotated[int, typer.Option(min=0, help="With --json: so many of the likeliest tokens at every step.")]
+
+
+class EngineName(StrEnum):
+    """What computes."""
+
+    regard = "regard"
+    ctranslate2 = "ctranslate2"
+
+
+Engine = Annotated[EngineName, typer.Option(help="What computes: regard, or ctranslate2, quicker on a CPU.")]
 
 
 def drawing(

@@ -13,6 +13,8 @@ import typer
 from regard.cli.options import (
     Alternatives,
     Device,
+    Engine,
+    EngineName,
     Forbid,
     MinP,
     Prefix,
@@ -30,8 +32,10 @@ from regard.cli.progress import counting, further
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.data.tokenizer import TextTokenizer
-    from regard.decode import DecodeConfig
+    from regard.decode import DecodeConfig, Wish
     from regard.task import Translated, Translator
 
 _CHUNK = 4000
@@ -66,20 +70,24 @@ def translate(
     alternatives: Alternatives = 0,
     device: Device = "auto",
     threads: Threads = None,
+    engine: Engine = EngineName.regard,
 ) -> None:
     """Translate text, files or standard input: a line in, a line out; paragraphs keep their layout."""
-    from regard.task import load_translator
     from regard.task.words import make_wish
 
     if text and file:
         raise UserError("TEXT and --file both name what to translate; give one of the two.")
-    where = chosen_device(device, threads)
-    translator = load_translator(model, where)
-    if together:
-        translator = translator.joined([load_translator(name, where) for name in together])
     draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
+    if engine is EngineName.regard:
+        translator = _opened(model, together or [], chosen_device(device, threads))
+    else:
+        where = ctranslate2_device(device, threads, seed)
+        translator = _opened_in_ctranslate2(model, together or [], where, as_json)
     decode = _search(translator, beams, nbest, diverse, draws)
     wish = make_wish(translator.target_text, prefix=prefix, required=require or (), forbidden=forbid or ())
+    shown = alternatives if as_json else 0
+    if engine is EngineName.ctranslate2:
+        check_for_ctranslate2(decode, wish, shown)
     with written(output) as write, counting("sentences", None) as progress:
         before = 0
         for lines in chunks_of_lines(text, file):
@@ -88,12 +96,45 @@ def translate(
                 decode,
                 further(progress, before),
                 wish=wish,
-                alternatives=alternatives if as_json else 0,
+                alternatives=shown,
             )
             before += sum(len(one.sentences) for one in found)
             for one in found:
                 for line in _shown(one, nbest, as_json, translator.target_text):
                     write(line)
+
+
+def _opened(model: str, together: list[str], where: "torch.device") -> "Translator":
+    from regard.task import load_translator
+
+    translator = load_translator(model, where)
+    return translator.joined([load_translator(name, where) for name in together]) if together else translator
+
+
+def _opened_in_ctranslate2(model: str, together: list[str], where: "torch.device", scored: bool) -> "Translator":
+    from regard.task import load_translator
+    from regard.task.ctranslate2 import CTranslate2Translator
+
+    if together:
+        raise UserError("CTranslate2 cannot join models in an ensemble; leave out --with, or use --engine regard.")
+    return CTranslate2Translator(load_translator(model), model, where, scored=scored)
+
+
+def ctranslate2_device(device: str, threads: int | None, seed: int | None) -> "torch.device":
+    """The device that is meant: CTranslate2 knows cpu and cuda. Its seeds are not ours, and are not taken."""
+    if seed is not None:
+        raise UserError("CTranslate2 cannot draw by a seed for each line; leave out --seed, or use --engine regard.")
+    where = chosen_device(device, threads)
+    return chosen_device("cpu", threads) if device == "auto" and where.type != "cuda" else where
+
+
+def check_for_ctranslate2(decode: "DecodeConfig", wish: "Wish", alternatives: int) -> None:
+    """Refuse at once what CTranslate2 cannot do, and say where its search differs from ours."""
+    from regard.task.ctranslate2 import check_possible, differs
+
+    check_possible(decode, wish, alternatives)
+    if sentence := differs(decode):
+        print(sentence, file=sys.stderr)
 
 
 def _search(
@@ -132,7 +173,9 @@ def written(output: Path | None) -> Iterator[Callable[[str], None]]:
 
             yield write
     except KeyboardInterrupt:
-        print(f"Stopped: {count:,} lines are in {output}.partial.", file=sys.stderr)
+        lines = "1 line is" if count == 1 else f"{count:,} lines are"
+        done = f"{lines} in {output}.partial" if count else "nothing was written"
+        print(f"Stopped: {done}.", file=sys.stderr)
         raise SystemExit(130) from None
 
 

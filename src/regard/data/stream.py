@@ -2,7 +2,8 @@
 
 A character may need several tokens, and a word may be spelled differently once its next token is there. So text is
 given out only when later tokens can no longer change it: no half characters, and nothing that may be the beginning of a
-stop string. Put together, the pieces are what decoding everything at once gives.
+stop string. Put together, the pieces are what decoding everything at once gives, as long as the tokens make up text;
+where their bytes do not, the two may show different signs for what cannot be read.
 """
 
 from collections.abc import Sequence

@@ -4,10 +4,10 @@ A `Lane` holds the slots of requests that are searched in the same way. Whenever
 their sources are read together and put into those slots, while the others go on where they are. A slot that is settled
 hands out its result at once and is free again. So no request waits for another to end.
 
-An `Engine` has a lane for every way of searching asked for, and takes a step in each of them in turn. It holds no more
-than `memory` bytes of cache: requests wait until there is room, and where one outgrows everything it is cut. No output
-gets longer than `longest` tokens, whatever its request allows. What is wrong with one request is told to whoever asked
-for it, and to no one else.
+An `Engine` has a lane for every way of searching asked for (one for each of its threads), and takes a step in each of
+them. It holds no more than `memory` bytes of cache: requests wait until there is room, and where one
+outgrows everything it is cut. No output gets longer than `longest` tokens, whatever its request allows. What is wrong
+with one request is told to whoever asked for it, and to no one else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 from regard.decode.search import Chooser, Hypothesis, State, Stepper, move
 from regard.decode.settings import DecodeConfig, Wish, make_chooser
 from regard.decode.slots import ROOM
+from regard.decode.threads import thread_pool
 from regard.errors import UserError
 
 _NO_WISH = Wish()
@@ -125,11 +126,18 @@ class Engine(Generic[State]):
     """Takes requests at any time; `work` takes one step with all that are under way."""
 
     def __init__(
-        self, worker: Worker[State], end: int, *, rows: int = 64, memory: int = 1 << 30, longest: int = 4096
+        self,
+        worker: Worker[State],
+        end: int,
+        *,
+        rows: int = 64,
+        memory: int = 1 << 30,
+        longest: int = 4096,
+        threads: int = 1,
     ) -> None:
         if rows < 1:
             raise UserError(f"An engine needs at least one row; found {rows}.")
-        self.longest = longest
+        self.longest, self.threads = longest, threads
         self.worker, self.end, self.rows, self.memory = worker, end, rows, memory
         self.waiting: deque[Ticket] = deque()
         self.lanes: dict[tuple[Any, ...], Lane[State]] = {}
@@ -153,12 +161,16 @@ class Engine(Generic[State]):
     @torch.inference_mode()
     def work(self) -> bool:
         """One round: waiting requests join, every lane takes a step, results are handed out. False if all is done."""
-        self._admit()
-        for key, lane in list(self.lanes.items()):
+        joining = self._admitted()
+        for lane in self.lanes.values():
             self._make_room(lane)
-            lane.step()
-            if not lane.active:
-                del self.lanes[key]
+        tasks = [(lane, joining.get(key, [])) for key, lane in self.lanes.items()]
+        if self.threads > 1 and len(tasks) > 1:
+            list(thread_pool(self.threads).map(_round, tasks))
+        else:
+            for task in tasks:
+                _round(task)
+        self.lanes = {key: lane for key, lane in self.lanes.items() if lane.active}
         return self.busy
 
     def run(self) -> None:
@@ -170,10 +182,16 @@ class Engine(Generic[State]):
         """Bytes of cache that are held now."""
         return sum(lane.bytes() for lane in self.lanes.values())
 
-    def _admit(self) -> None:
-        """Let waiting requests join in the order they came, as many as rows and memory allow."""
+    def _admitted(self) -> dict[tuple[Any, ...], list[Ticket]]:
+        """Waiting requests that may join now, in the order they came, by the lane they join.
+
+        Where many wait they join in groups, once an eighth of the rows is free: reading sources together is cheaper.
+        """
+        joining: dict[tuple[Any, ...], list[Ticket]] = {}
         with self._lock:
-            joining: dict[tuple[Any, ...], list[Ticket]] = {}
+            free = self.rows - sum(lane.width * len(lane.active) for lane in self.lanes.values())
+            if free < min(len(self.waiting), self.rows // 8):
+                return joining
             while self.waiting:
                 ticket = self.waiting[0]
                 if ticket.cancelled:
@@ -181,13 +199,21 @@ class Engine(Generic[State]):
                     continue
                 if not self._has_room(ticket.request, joining):
                     break
-                joining.setdefault(ticket.request.lane, []).append(self.waiting.popleft())
+                key = self._lane_for(ticket.request, joining)
+                joining.setdefault(key, []).append(self.waiting.popleft())
         for key, tickets in joining.items():
             if key not in self.lanes:
                 self.lanes[key] = Lane(self.worker, self.end, tickets[0].request)
-            self.lanes[key].join(tickets)
-            if not self.lanes[key].active:
-                del self.lanes[key]
+        return joining
+
+    def _lane_for(self, request: Request, joining: dict[tuple[Any, ...], list[Ticket]]) -> tuple[Any, ...]:
+        """Of the lanes searched as the request wants, the emptiest."""
+
+        def load(key: tuple[Any, ...]) -> int:
+            lane = self.lanes.get(key)
+            return len(joining.get(key, [])) + (0 if lane is None else len(lane.active))
+
+        return min(((*request.lane, thread) for thread in range(self.threads)), key=load)
 
     def _has_room(self, request: Request, joining: dict[tuple[Any, ...], list[Ticket]]) -> bool:
         """Whether one more fits beside those under way and those about to join."""
@@ -203,8 +229,8 @@ class Engine(Generic[State]):
     def _expected(self, request: Request) -> int:
         """Bytes a request takes to begin with: as many as others in its lane, where there are others."""
         own = (len(request.source) + 1 + ROOM * request.config.beams) * self.worker.bytes_a_position()
-        lane = self.lanes.get(request.lane)
-        return own if lane is None else max(own, lane.bytes() // len(lane.tickets))
+        lanes = [self.lanes.get((*request.lane, thread)) for thread in range(self.threads)]
+        return max([own, *(lane.bytes() // len(lane.tickets) for lane in lanes if lane is not None)])
 
     def _make_room(self, lane: Lane[State]) -> None:
         """Room for another token in a lane. Where that is more than there is, what is longest in it is cut."""
@@ -213,6 +239,14 @@ class Engine(Generic[State]):
                 self.worker.grow(lane.state)
             else:
                 lane.cut_longest()
+
+
+@torch.inference_mode()
+def _round(task: tuple[Lane[Any], list[Ticket]]) -> None:
+    lane, tickets = task
+    if tickets:
+        lane.join(tickets)
+    lane.step()
 
 
 class Lane(Generic[State]):

@@ -5,8 +5,7 @@ batches of a bounded number of tokens. The longest come first: if they do not fi
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import lru_cache
+from concurrent.futures import as_completed
 from typing import TypeVar
 
 import torch
@@ -15,6 +14,7 @@ from regard.decode.engine import Request, Worker
 from regard.decode.observe import Observer
 from regard.decode.search import Hypothesis, State, search
 from regard.decode.settings import make_chooser
+from regard.decode.threads import thread_pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,7 +54,7 @@ def _worked(work: Callable[[Item], Result], items: Sequence[Item], threads: int)
     if threads <= 1:
         yield from map(work, items)
         return
-    pool = _pool(threads)
+    pool = thread_pool(threads)
     pending = [pool.submit(work, item) for item in items]
     try:
         for one in as_completed(pending):
@@ -62,12 +62,6 @@ def _worked(work: Callable[[Item], Result], items: Sequence[Item], threads: int)
     finally:
         for one in pending:
             one.cancel()
-
-
-@lru_cache(maxsize=4)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: libraries prepare their products anew for every thread that asks."""
-    return ThreadPoolExecutor(threads, "regard-search", initializer=torch.set_num_threads, initargs=(1,))
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""A translator becomes a folder of CTranslate2, which translates without PyTorch and is quick at it on a CPU.
+"""A model becomes a folder of CTranslate2, which computes without PyTorch and is quick at it on a CPU.
 
 CTranslate2 describes a model as a tree of specifications, to be filled with weights and saved; that part of it is used
 here. Words are its tokens: the folder gets the tokenizer's tokens as its vocabulary, and tokenizer.json beside them.
@@ -7,7 +7,8 @@ here. Words are its tokens: the folder gets the tokenizer's tokens as its vocabu
     tokens = source.encode("The cat ate the mouse.", add_special_tokens=False).tokens
     result = ctranslate2.Translator("OUT").translate_batch([tokens], beam_size=1)
 
-The end behind a source is put there by CTranslate2. Positions are stored as a table, so there is a longest text.
+The end behind a source is put there by CTranslate2. Positions are stored as a table, so there is a longest text (not
+where they are rotary, which a language model may have).
 """
 
 import importlib
@@ -19,11 +20,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from regard.attention import LearnedConfig, SinusoidalConfig
+from regard.attention import LearnedConfig, RotaryConfig, SinusoidalConfig
 from regard.data.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError
 from regard.files import new_folder
-from regard.model import EncoderDecoderConfig, StackConfig
+from regard.model import EncoderDecoderConfig, LanguageModelConfig, StackConfig
 from regard.run import Loaded, find, load
 
 POSITIONS = 1024
@@ -43,7 +44,9 @@ _GATED = ("swiglu", "geglu", "geglu-tanh")
 
 
 def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str = "float32") -> str:
-    """Write a translator for CTranslate2, its weights rounded as `quantization` says; gives a sentence about it.
+    """Write a translator or a language model for CTranslate2, its weights rounded as `quantization` says.
+
+    Gives a sentence about it.
 
     A model that CTranslate2 cannot compute exactly is refused with the setting that has no counterpart there.
     """
@@ -54,8 +57,8 @@ def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str
         raise UserError(f"There is no quantization {quantization!r}; choose one of {', '.join(QUANTIZATIONS)}.")
     loaded = load(place)
     config = loaded.config
-    if not isinstance(config, EncoderDecoderConfig):
-        raise UserError(f"{place} is no translator; only an encoder–decoder can be exported for CTranslate2.")
+    if isinstance(config, LanguageModelConfig):
+        return _export_language_model(loaded, config, place, out, quantization)
     _check(config)
     sides = _vocabularies(loaded, config, place)
     specs = _specs()
@@ -70,6 +73,28 @@ def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str
         for name, tokenizer in (("tokenizer.json", loaded.tokenizer), ("target_tokenizer.json", _target(loaded))):
             if tokenizer is not None:
                 tokenizer.save(str(beside / name))
+    return f"exported for CTranslate2 in {quantization}, with its vocabulary of {config.vocabulary:,} words."
+
+
+def _export_language_model(
+    loaded: Loaded, config: LanguageModelConfig, place: Path, out: Path, quantization: str
+) -> str:
+    if loaded.tokenizer is None:
+        raise UserError(f"{place} has no tokenizer, and CTranslate2 knows words by their tokens only.")
+    _check_writer(config)
+    words = _words(loaded.tokenizer, config.vocabulary)
+    spec = _fill_writer(_specs(), config, {name: tensor.float() for name, tensor in loaded.model.state_dict().items()})
+    start, end = config.tokens.start, config.tokens.end
+    assert end is not None
+    spec.config.eos_token = spec.config.unk_token = words[end]  # ids are given it, so that none is unknown
+    spec.config.bos_token = words[end if start is None else start]
+    spec.config.layer_norm_epsilon = config.decoder.norm.epsilon
+    spec.register_vocabulary(words)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    with new_folder(out) as beside:
+        spec.save(str(beside))
+        loaded.tokenizer.save(str(beside / "tokenizer.json"))
     return f"exported for CTranslate2 in {quantization}, with its vocabulary of {config.vocabulary:,} words."
 
 
@@ -111,6 +136,34 @@ def _check(config: EncoderDecoderConfig) -> None:
     for role in ("start", "end"):
         if getattr(config.tokens, role) is None:
             raise UserError(f"tokens.{role} is not set, so the model cannot be decoded, here or in CTranslate2.")
+
+
+def _check_writer(config: LanguageModelConfig) -> None:
+    """The same for a language model, which may have rotary positions and share keys among heads."""
+    position, attention, norm = config.position, config.decoder.attention, config.embedding.norm
+    sizes = attention.sizes(config.width)
+    if isinstance(position, RotaryConfig):
+        if position.scaling is not None:
+            raise _no_counterpart("position.scaling.kind", position.scaling.kind, "left out")
+    elif not isinstance(position, SinusoidalConfig | LearnedConfig):
+        raise _no_counterpart("position.kind", position.kind, "sinusoidal, learned or rotary")
+    elif position.join != "add":
+        raise _no_counterpart("position.join", position.join, "add")
+    usual = config.width // sizes.heads
+    for key, found, expected in (
+        ("decoder.order", config.decoder.order, ("pre", "post")),
+        ("decoder.attention.head_width", sizes.head_width, (usual,)),
+        ("decoder.attention.value_width", sizes.value_width, (usual,)),
+        ("decoder.attention.similarity", attention.similarity, ("scaled",)),
+        ("decoder.attention.pattern", attention.pattern, ("full",)),
+        ("decoder.attention.output", attention.output, (True,)),
+        ("decoder.feed_forward.activation", config.decoder.feed_forward.activation, tuple(_ACTIVATIONS)),
+        ("embedding.norm.kind", None if norm is None else norm.kind, (None, config.decoder.norm.kind)),
+    ):
+        if found not in expected:
+            raise _no_counterpart(key, found, " or ".join(str(one) for one in expected))
+    if config.tokens.end is None:
+        raise UserError("tokens.end is not set, and CTranslate2 needs a token for the end of a text.")
 
 
 def _no_counterpart(key: str, value: object, expected: str) -> UserError:
@@ -175,22 +228,58 @@ def _fill(specs: Any, config: EncoderDecoderConfig, tensors: Mapping[str, Tensor
         **_options(specs, config.decoder),
         layernorm_embedding=embedded,
     )
-    words = tensors["vocabulary.weight"]
-    encoder.embeddings[0].weight = tensors.get("source_vocabulary.weight", words)
-    decoder.embeddings.weight = words
-    decoder.projection.weight = tensors.get("output.weight", words)
-    if config.output_bias:
-        decoder.projection.bias = tensors["output_bias"]
-    for name, source, spec in (("encoder", "source_input", encoder), ("decoder", "input", decoder)):
-        spec.scale_embeddings = config.width**0.5 if config.embedding.scale else 1.0
-        spec.position_encodings.encodings = _positions(config, tensors, source)
-        if embedded:
-            _norm(spec.layernorm_embedding, tensors, f"{source}.norm")
-        if f"{name}.norm.weight" in tensors:
-            _norm(spec.layer_norm, tensors, f"{name}.norm")
-        for number, layer in enumerate(spec.layer):
-            _layer(layer, tensors, f"{name}.blocks.{number}")
+    encoder.embeddings[0].weight = tensors.get("source_vocabulary.weight", tensors["vocabulary.weight"])
+    _fill_words(decoder, tensors)
+    _fill_stack(encoder, config, tensors, "encoder", "source_input")
+    _fill_stack(decoder, config, tensors, "decoder", "input")
     return specs.TransformerSpec(encoder, decoder)
+
+
+def _fill_writer(specs: Any, config: LanguageModelConfig, tensors: Mapping[str, Tensor]) -> Any:
+    """The same for a language model, which has no encoder to look at."""
+    stack, sizes = config.decoder, config.decoder.attention.sizes(config.width)
+    turned = {}
+    if isinstance(config.position, RotaryConfig):
+        turned = {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.position.base}
+    decoder = specs.TransformerDecoderSpec(
+        stack.layers,
+        sizes.heads,
+        **_options(specs, stack),
+        **turned,
+        layernorm_embedding=config.embedding.norm is not None,
+        with_encoder_attention=False,
+        num_heads_kv=None if sizes.key_heads == sizes.heads else sizes.key_heads,
+    )
+    _fill_words(decoder, tensors)
+    _fill_stack(decoder, config, tensors, "decoder", "input")
+    return specs.TransformerDecoderModelSpec(decoder)
+
+
+def _fill_words(decoder: Any, tensors: Mapping[str, Tensor]) -> None:
+    """What words are looked up in, and what they are scored with."""
+    decoder.embeddings.weight = tensors["vocabulary.weight"]
+    decoder.projection.weight = tensors.get("output.weight", tensors["vocabulary.weight"])
+    if "output_bias" in tensors:
+        decoder.projection.bias = tensors["output_bias"]
+
+
+def _fill_stack(
+    spec: Any,
+    config: EncoderDecoderConfig | LanguageModelConfig,
+    tensors: Mapping[str, Tensor],
+    name: str,
+    source: str,
+) -> None:
+    """One side, from the positions to the last norm."""
+    spec.scale_embeddings = config.width**0.5 if config.embedding.scale else 1.0
+    if not isinstance(config.position, RotaryConfig):
+        spec.position_encodings.encodings = _positions(config, tensors, source)
+    if config.embedding.norm is not None:
+        _norm(spec.layernorm_embedding, tensors, f"{source}.norm")
+    if f"{name}.norm.weight" in tensors:
+        _norm(spec.layer_norm, tensors, f"{name}.norm")
+    for number, layer in enumerate(spec.layer):
+        _layer(layer, tensors, f"{name}.blocks.{number}")
 
 
 def _options(specs: Any, stack: StackConfig) -> dict[str, Any]:
@@ -203,7 +292,9 @@ def _options(specs: Any, stack: StackConfig) -> dict[str, Any]:
     }
 
 
-def _positions(config: EncoderDecoderConfig, tensors: Mapping[str, Tensor], source: str) -> Tensor:
+def _positions(
+    config: EncoderDecoderConfig | LanguageModelConfig, tensors: Mapping[str, Tensor], source: str
+) -> Tensor:
     if isinstance(config.position, SinusoidalConfig):
         return config.position.code(config.width).encode(torch.arange(POSITIONS))
     return tensors[f"{source}.position.table"]

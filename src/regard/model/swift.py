@@ -134,8 +134,8 @@ class SwiftCache:
         rows = (sources[:, None] * group + np.arange(group)).reshape(-1)
         other._rewrite(np.arange(other.rows))
         self.grow(max(self.capacity, other.capacity), count * group)
-        other.grow(self.capacity, other.rows)
-        self.keys[:, :, rows], self.values[:, :, rows] = other.keys, other.values
+        extent = other.extent
+        self.keys[:, :extent, rows], self.values[:, :extent, rows] = other.keys[:, :extent], other.values[:, :extent]
         self.origin[:, rows], self.lengths[rows] = rows, other.lengths
         self.memory = [
             (_put(key, sources, new_key, count), _put(value, sources, new_value, count))
@@ -462,11 +462,13 @@ def _joined(tensor: Tensor) -> Floats:
 
 
 def _put(mine: NDArray[Any], rows: Numbers, theirs: NDArray[Any], count: int) -> NDArray[Any]:
-    """An array of `count` rows, some of them replaced by those of another; the shorter is padded with zeros."""
+    """An array of `count` rows, some of them replaced by those of another. Where a row is shorter, what is behind it
+    does not count."""
     shape = (count, *(max(sizes) for sizes in zip(mine.shape[1:], theirs.shape[1:], strict=True)))
-    joined = np.zeros(shape, mine.dtype)
-    joined[tuple(slice(0, size) for size in mine.shape)] = mine
-    padded = np.zeros((len(theirs), *shape[1:]), mine.dtype)
-    padded[tuple(slice(0, size) for size in theirs.shape)] = theirs
-    joined[rows] = padded
-    return joined
+    if mine.shape != shape:
+        small = mine
+        mine = np.zeros(shape, small.dtype)
+        mine[tuple(slice(0, size) for size in small.shape)] = small
+    for row, new in zip(rows, theirs, strict=True):
+        mine[(row, *(slice(0, size) for size in new.shape))] = new
+    return mine

@@ -1,7 +1,7 @@
 """A language model ready to write: a prompt in, its continuation out, at once or piece by piece."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from regard.decode import DecodeConfig, Engine, Hypothesis, Request, Wish, searc
 from regard.errors import UserError
 from regard.model import LanguageModel
 from regard.run import Loaded, find, load
+from regard.task.words import seeded
 
 SAMPLING = DecodeConfig(beams=1, sample=True, temperature=0.8, top_k=50)
 """How a text is continued where nothing else is asked for: likely words, drawn by chance."""
@@ -97,7 +98,7 @@ class Generator(Loaded):
     ) -> list[list[Generated]]:
         """For each prompt its continuations, best first. `progress` hears how many prompts are done."""
         requests = [
-            self._request(prompt, limit, decode, replace(wish or Wish(), seed=decode.seed + number), alternatives)
+            self._request(prompt, limit, decode, seeded(wish, decode.seed + number), alternatives)
             for number, prompt in enumerate(prompts)
         ]
         budget = BATCH_TOKENS.get(self.language_model.device.type, 2048)
@@ -110,7 +111,8 @@ class Generator(Loaded):
     @property
     def end(self) -> int:
         """The token that ends a text; none of the vocabulary, where the model has none."""
-        return -1 if self.text.end is None else self.text.end
+        end = self.language_model.config.tokens.end
+        return -1 if end is None else end
 
     def _request(self, prompt: str, limit: int, decode: DecodeConfig, wish: Wish, alternatives: int) -> Request:
         ids = self.text.encode(prompt)
@@ -130,8 +132,9 @@ class Generator(Loaded):
 def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
     """A language model from a run folder; computes in float32."""
     place = find(name)
+    loaded = load(place)
     try:
-        generator = Generator(load(place))
+        generator = Generator(loaded)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     generator.model.float()

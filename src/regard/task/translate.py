@@ -5,7 +5,7 @@ lines.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.model.swift import Swift
 from regard.score import TranslationScore, score_translations
 from regard.task.recipe import ScoreConfig
+from regard.task.words import seeded
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 """How many source tokens are searched at once, padding included."""
@@ -67,7 +68,7 @@ def translate_lines(
             tuple(sources[number]),
             decode.limit(len(sources[number]) + 1),
             decode,
-            replace(wish or Wish(), seed=decode.seed + number),
+            seeded(wish, decode.seed + number),
             alternatives,
         )
         for number in wanted

@@ -1,10 +1,17 @@
 """Words that a person wants in an output, or does not want there, as tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import Wish
 from regard.errors import UserError
+
+_NAMES = {
+    "begin with": "What an output should begin with",
+    "contain": "A required word",
+    "be kept from containing": "A forbidden word",
+}
 
 
 def make_wish(
@@ -28,6 +35,12 @@ def make_wish(
     )
 
 
+def seeded(wish: Wish | None, seed: int) -> Wish:
+    """The wish, with a seed to draw by where it has none of its own."""
+    wish = wish or Wish()
+    return wish if wish.seed is not None else replace(wish, seed=seed)
+
+
 def _inside(tokenizer: TextTokenizer, word: str) -> str:
     """The word as it stands inside a text."""
     spaced = f" {word.strip()}"
@@ -36,20 +49,13 @@ def _inside(tokenizer: TextTokenizer, word: str) -> str:
 
 def _forms(tokenizer: TextTokenizer, word: str) -> list[list[int]]:
     plain = word.strip()
-    if not plain:
-        raise UserError("A forbidden word is empty; leave it out.")
-    return [_known(tokenizer, form, "leave out") for form in (plain, _inside(tokenizer, plain))]
+    return [_known(tokenizer, form, "be kept from containing") for form in (plain, _inside(tokenizer, plain))]
 
 
 def _known(tokenizer: TextTokenizer, text: str, purpose: str) -> list[int]:
     if not text.strip():
-        raise UserError("A required word is empty; leave it out.")
+        raise UserError(f"{_NAMES[purpose]} is empty; leave it out.")
     lost = tokenizer.lost(text)
     if lost.unknown:
-        raise UserError(
-            f"{text.strip()!r} cannot be written by this model, so an output can neither {purpose} it nor lack it: "
-            f"{lost}."
-            if purpose == "leave out"
-            else f"{text.strip()!r} cannot be written by this model, so no output can {purpose} it: {lost}."
-        )
+        raise UserError(f"{text.strip()!r} cannot be written by this model, so no output can {purpose} it: {lost}.")
     return tokenizer.encode(text)
