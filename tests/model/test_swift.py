@@ -292,12 +292,18 @@ def test_the_best_tokens_are_those_of_torch(size: int, count: int) -> None:
 def test_a_product_with_one_row_is_the_sum_it_should_be() -> None:
     random = np.random.default_rng(1)
     for size in (1, 4, 7, 33):
-        x, weight, bias, add = (random.standard_normal(shape).astype("f") for shape in (24, (size, 24), size, size))
-        out = np.empty(size, np.float32)
-        kernels.multiply(x, weight, bias, add, False, out)
-        assert np.allclose(out, weight @ x + bias + add, atol=1e-5)
-        kernels.multiply(x, weight, bias, add, True, out)
-        assert np.allclose(out, np.maximum(weight @ x + bias + add, 0), atol=1e-5)
+        x, weight, bias, out = (random.standard_normal(shape).astype("f") for shape in (24, (size, 24), size, size))
+        wanted = weight @ x + bias
+        added = out + wanted
+        kernels._product(x, weight, bias, out, True, False)
+        assert np.allclose(out, added, atol=1e-5)
+        kernels._product(x, weight, bias, out, False, True)
+        assert np.allclose(out, np.maximum(wanted, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_a_single_row_is_no_exception(kind: StackConfig) -> None:
+    check_logits(translator(kind), [[5, 6, 7]], 12)
 
 
 # What has no fast form.

@@ -32,10 +32,9 @@ from regard.model.writer import Writer
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
+_NOTHING = np.zeros((0, 0, 0), np.float32)
 _ROWS = 32
 """For about so many rows weights are packed."""
-_LARGE = 1 << 20
-"""Weights that are worth two threads even for one row."""
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
 
@@ -73,6 +72,7 @@ class Desk:
         self.x, self.normed, self.mixed = (torch.zeros(rows, width) for _ in range(3))
         self.x_array, self.normed_array, self.mixed_array = self.x.numpy(), self.normed.numpy(), self.mixed.numpy()
         self.weights = np.zeros((heads, positions), np.float32)
+        self.spare = np.zeros((3, rows, width), np.float32)
         self.shape = (rows, positions)
 
 
@@ -187,6 +187,8 @@ class Swift(Generic[AnyWriter]):
         self.scores = _Product([scored.weight], [model.output_bias])
         self.width = self.table.shape[1]
         self.codes = np.zeros((0, self.width), np.float32)
+        self.plain = all(layer.hidden.fused for layer in self.layers)
+        """Whether a layer can be taken in one go, where there is one row only."""
 
     @property
     def device(self) -> torch.device:
@@ -210,7 +212,11 @@ class Swift(Generic[AnyWriter]):
         x, heads = desk.x, self.layers[0].heads
         codes = self._codes(cache, extent)
         kernels.embed(tokens[:, 0].numpy(), cache.lengths, self.table, codes, self._factor, desk.x_array)
+        alone = cache.rows == 1 and self.plain
         for number, layer in enumerate(self.layers):
+            if alone:
+                layer.step_alone(number, cache, desk)
+                continue
             made = layer.made(layer.past_norm.before(x, desk))
             kernels.attend_past(
                 made.numpy(),
@@ -320,6 +326,41 @@ class _Layer:
             self.query, self.memory_out = _product(other.query), _product(other.output)
             self.memory_norm = _Place(block["cross"])
         self.hidden, self.narrow, self.wide_norm = _Hidden(dense), _product(dense.narrow), _Place(wide)
+        self._all = self._in_one()
+
+    def step_alone(self, number: int, cache: SwiftCache, desk: Desk) -> None:
+        """All of a layer in one go, for a single row; what goes in and comes out is `desk.x`."""
+        from regard.model.kernels import layer_of_one_row
+
+        made, hidden = np.empty((1, self._sizes[0]), np.float32), np.empty((1, self._sizes[1]), np.float32)
+        key, value = cache.memory[number] if cache.memory else (_NOTHING, _NOTHING)
+        layer_of_one_row(
+            desk.x_array,
+            desk.spare,
+            made,
+            hidden,
+            desk.weights,
+            cache.keys[number],
+            cache.values[number],
+            cache.origin,
+            cache.lengths,
+            key,
+            value,
+            cache.memory_lengths,
+            self.heads,
+            self.scale,
+            *self._all,
+        )
+
+    def _in_one(self) -> tuple[Any, ...]:
+        """What the kernel for a whole layer wants: where norms stand, their weights, and those of the products."""
+        places = [self.past_norm, self.past_norm if self.query is None else self.memory_norm, self.wide_norm]
+        norms = np.stack([np.stack((place.norm.weight, place.norm.bias)) for place in places])
+        epsilons = np.array([place.norm.epsilon for place in places], np.float32)
+        query, memory_out = (self.query, self.memory_out) if self.query is not None else (self.past_out, self.past_out)
+        products = (self.made, self.past_out, query, memory_out, self.hidden.widen, self.narrow)
+        self._sizes = len(self.made.bias), len(self.hidden.widen.bias)
+        return not places[0].behind, norms, epsilons, *(array for product in products for array in product.arrays)
 
 
 class _Norm:
@@ -341,9 +382,9 @@ class _Place:
     def __init__(self, sublayer: nn.Module) -> None:
         assert isinstance(sublayer, PreNorm)
         assert isinstance(sublayer.norm, nn.LayerNorm)
-        norm, behind = _Norm(sublayer.norm), isinstance(sublayer, PostNorm)
-        self.before: Callable[[Tensor, Desk], Tensor] = _same if behind else norm
-        self.after: Callable[[Tensor, Desk], Tensor] = norm if behind else _same
+        self.norm, self.behind = _Norm(sublayer.norm), isinstance(sublayer, PostNorm)
+        self.before: Callable[[Tensor, Desk], Tensor] = _same if self.behind else self.norm
+        self.after: Callable[[Tensor, Desk], Tensor] = self.norm if self.behind else _same
 
 
 class _Hidden:
@@ -373,11 +414,8 @@ class _Product:
         self.bias = torch.cat(given)
         self.packed = _pack(self.weight)
         self.arrays = _floats(self.weight), _floats(self.bias)
-        self.nothing = np.zeros(len(self.weight), np.float32)
 
     def __call__(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
-        if len(x) == 1 and self.weight.numel() < _LARGE:
-            return self._of_one_row(x, add, relu)
         if self.packed is None:
             product = functional.linear(x, self.weight, self.bias)
             product = product if add is None else product.add_(add)
@@ -389,13 +427,6 @@ class _Product:
             kind = "relu" if relu else "none"
             made = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, kind, [], "")
         return made
-
-    def _of_one_row(self, x: Tensor, add: Tensor | None, relu: bool) -> Tensor:
-        from regard.model.kernels import multiply
-
-        out = np.empty((1, len(self.nothing)), np.float32)
-        multiply(x.numpy()[0], *self.arrays, self.nothing if add is None else add.numpy()[0], relu, out[0])
-        return torch.from_numpy(out)
 
 
 def _product(linear: nn.Module) -> _Product:
