@@ -10,6 +10,7 @@ parts the kernels do not know, or where numba is not installed. It takes the wei
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +34,7 @@ from regard.model.writer import Writer
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 _NOTHING = np.zeros((0, 0, 0), np.float32)
-_ROWS = 32
+_ROWS = 64
 """For about so many rows weights are packed."""
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
@@ -178,6 +179,7 @@ class Swift(Generic[AnyWriter]):
         if reason is not None:
             raise UserError(f"This model has no fast form on a CPU: {reason}.")
         self.model = model
+        self.reader = _with_packed_products(model)
         self.config = model.config
         blocks = [block for block in model.decoder.blocks if isinstance(block, Block)]
         self.layers = [_Layer(block) for block in blocks]
@@ -197,7 +199,7 @@ class Swift(Generic[AnyWriter]):
     @torch.no_grad()
     def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[SwiftCache, Tensor]:
         """Read sources or prompts, as the model itself does."""
-        read, first = self.model.begin(sources, capacity)  # type: ignore[operator]
+        read, first = self.reader.begin(sources, capacity)  # type: ignore[operator]
         return self._taken_over(read), first
 
     @torch.no_grad()
@@ -427,6 +429,28 @@ class _Product:
             kind = "relu" if relu else "none"
             made = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, kind, [], "")
         return made
+
+
+class _PackedLinear(nn.Module):
+    """What stands in a model in the place of a projection."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.product = _Product([linear.weight], [linear.bias])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
+
+
+def _with_packed_products(model: AnyWriter) -> AnyWriter:
+    """A copy of a model that shares its weights, except that projections have theirs packed."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, shared)
+    for module in list(twin.modules()):
+        for name, part in list(module.named_children()):
+            if isinstance(part, nn.Linear):
+                setattr(module, name, _PackedLinear(part))
+    return twin
 
 
 def _product(linear: nn.Module) -> _Product:
