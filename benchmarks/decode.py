@@ -132,7 +132,7 @@ def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
                 peer = ctranslate2(Path(place) / "ctranslate2", batch, beams, "float32")
                 cases.append(say(compare(f"{what}, CTranslate2 float32", batch, mine, peer, rounds)))
                 peer = hugging_face(Path(place) / "hf", batch, beams)
-                cases.append(say(compare(f"{what}, Hugging Face generate", batch, mine, peer, max(3, rounds // 5))))
+                cases.append(say(compare(f"{what}, Hugging Face generate", batch, mine, peer, max(3, rounds // 3))))
     return cases
 
 

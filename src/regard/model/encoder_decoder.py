@@ -111,5 +111,7 @@ class EncoderDecoder(Writer):
         device = self.device
         lengths = [len(source) + 1 for source in sources]
         rows = [[*row, tokens.end, *[tokens.padding or 0] * (max(lengths) - len(row) - 1)] for row in sources]
-        cache = self.start(torch.tensor(rows, device=device), capacity, torch.tensor(lengths, device=device))
+        ids, real = torch.tensor(rows, device=device), torch.tensor(lengths, device=device)
+        cache = self.start(ids, capacity, None if min(lengths) == max(lengths) else real)
+        cache.memory_lengths = real  # others may join these rows
         return cache, torch.full((len(rows),), tokens.start, device=device)

@@ -423,12 +423,23 @@ class _Product:
             product = product if add is None else product.add_(add)
             return product.relu_() if relu else product
         made: Tensor
+        rows, more = len(x), _rounded(len(x)) - len(x)
+        if more:
+            x, add = functional.pad(x, (0, 0, 0, more)), None if add is None else functional.pad(add, (0, 0, 0, more))
         if add is not None:
             made = torch.ops.mkldnn._linear_pointwise.binary(x, add, self.packed, self.bias, "add")
         else:
             kind = "relu" if relu else "none"
             made = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, kind, [], "")
-        return made
+        return made[:rows] if more else made
+
+
+def _rounded(rows: int) -> int:
+    """A number of rows not much larger. oneDNN keeps code for every number it meets; so there are few of them."""
+    if rows <= 32:
+        return rows
+    step = 1 << (rows.bit_length() - 4)
+    return -(-rows // step) * step
 
 
 class _PackedLinear(nn.Module):
