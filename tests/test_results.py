@@ -186,3 +186,19 @@ def test_padding_on_the_page_is_the_measured_one() -> None:
         shares = " | ".join(f"{100 * case['padding']:.1f} %" for case in (few, some, many))
         assert f"| {tokens:,} | {shares} |" in RESULTS
         assert many["padding"] < 0.06
+
+
+def test_the_speed_of_decoding_on_the_page_is_the_measured_one() -> None:
+    for case in cases("decode-cpu"):
+        if "mixed" not in case["case"]:
+            line = f"| {case['case']} | {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |"
+            assert line in RESULTS, line
+
+
+def test_a_mixed_load_is_right_and_as_fast_as_the_page_says() -> None:
+    (case,) = [case for case in cases("decode-cpu") if "mixed" in case["case"]]
+    assert case["share_equal"] == 1.0
+    assert case["ratio"] >= 0.7
+    first, _, last = case["resident_bytes_by_third"]
+    assert last < 1.15 * first
+    assert f"{case['ours']:,.0f} tokens a second, {case['ratio']:.2f} times the rate" in RESULTS

@@ -178,6 +178,9 @@ class Swift(Generic[AnyWriter]):
         reason = why_not(model)
         if reason is not None:
             raise UserError(f"This model has no fast form on a CPU: {reason}.")
+        from regard.model import kernels  # only here, so that numba is imported where it is used
+
+        self.kernels = kernels
         self.model = model
         self.reader = _with_packed_products(model)
         self.config = model.config
@@ -205,9 +208,7 @@ class Swift(Generic[AnyWriter]):
     @torch.no_grad()
     def step(self, tokens: Tensor, cache: SwiftCache) -> tuple[Tensor, SwiftCache]:
         """Logits for the word after each new token, one a row.  tokens: # (rows, 1); gives (rows, 1, vocabulary)"""
-        from regard.model import kernels
-
-        extent = cache.extent
+        kernels, extent = self.kernels, cache.extent
         if extent == cache.capacity:
             raise UserError(f"The cache has room for {cache.capacity} positions and {extent + 1} are needed.")
         desk = cache.desk(self.width, self.layers[0].heads)
@@ -367,14 +368,15 @@ class _Layer:
 
 class _Norm:
     def __init__(self, module: nn.LayerNorm) -> None:
+        from regard.model.kernels import normalise
+
+        self.normalise = normalise
         self.weight = _floats(module.weight)
         self.bias = np.zeros_like(self.weight) if module.bias is None else _floats(module.bias)
         self.epsilon = np.float32(module.eps)
 
     def __call__(self, x: Tensor, desk: Desk) -> Tensor:
-        from regard.model.kernels import normalise
-
-        normalise(x.numpy(), self.weight, self.bias, self.epsilon, desk.normed_array)
+        self.normalise(x.numpy(), self.weight, self.bias, self.epsilon, desk.normed_array)
         return desk.normed
 
 
@@ -416,21 +418,24 @@ class _Product:
         self.bias = torch.cat(given)
         self.packed = _pack(self.weight)
         self.arrays = _floats(self.weight), _floats(self.bias)
+        if self.packed is not None:
+            self.product = torch.ops.mkldnn._linear_pointwise.default
+            self.add_product = torch.ops.mkldnn._linear_pointwise.binary
 
     def __call__(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
         if self.packed is None:
             product = functional.linear(x, self.weight, self.bias)
             product = product if add is None else product.add_(add)
             return product.relu_() if relu else product
-        made: Tensor
-        rows, more = len(x), _rounded(len(x)) - len(x)
+        rows = x.shape[0]
+        more = _rounded(rows) - rows
         if more:
             x, add = functional.pad(x, (0, 0, 0, more)), None if add is None else functional.pad(add, (0, 0, 0, more))
+        made: Tensor
         if add is not None:
-            made = torch.ops.mkldnn._linear_pointwise.binary(x, add, self.packed, self.bias, "add")
+            made = self.add_product(x, add, self.packed, self.bias, "add")
         else:
-            kind = "relu" if relu else "none"
-            made = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, kind, [], "")
+            made = self.product(x, self.packed, self.bias, "relu" if relu else "none", [], "")
         return made[:rows] if more else made
 
 
