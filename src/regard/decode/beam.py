@@ -109,7 +109,7 @@ class Beams(Chooser):
 
     def _advance(self, logits: Tensor) -> Choice:
         """The same in one go, where that is compiled."""
-        from regard.model.kernels import advance_beams
+        from regard.decode.kernels import advance_beams
 
         facts = (
             *self.alive[:3],

@@ -16,7 +16,7 @@ def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     count = min(count, logits.shape[1])
     if has_kernel(logits) and count <= _MOST:
-        from regard.model.kernels import best_tokens as kernel
+        from regard.decode.kernels import best_tokens as kernel
 
         best, tokens = torch.empty(len(logits), count), torch.zeros(len(logits), count, dtype=torch.long)
         sums = torch.empty(len(logits), 1)

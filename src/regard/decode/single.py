@@ -76,7 +76,7 @@ class Single(Chooser):
 
     def _write_likeliest(self, logits: Tensor) -> Choice:
         """The same in one go, where that is compiled."""
-        from regard.model.kernels import write_likeliest
+        from regard.decode.kernels import write_likeliest
 
         token = torch.empty_like(self.limits)
         facts = (self.tokens, self.gains, self.lengths, self.limits, self.done)
