@@ -436,3 +436,21 @@ def test_a_word_that_the_model_cannot_write_is_named(option: str, tmp_path: Path
 def test_values_outside_their_range_are_refused_by_option(option: str, value: object, model: Path) -> None:
     done = command("translate", model, "red", option, value)
     assert (done.code, done.out, option in done.err, "Traceback" in done.err) == (2, "", True, False)
+
+
+@pytest.mark.parametrize("option", ["--compile", "--no-compile"])
+def test_compiled_steps_give_the_same_lines(option: str) -> None:
+    pytest.importorskip("numba")
+    lines = "The cat ate the mouse.\nSee you soon.\n\nI am a student.\n"
+    done = command("translate", "en-tr", option, stdin=lines.encode())
+    assert (done.code, done.out) == (0, "Kedi fareyi yedi.\nGörüşürüz.\n\nBen bir öğrenciyim.\n")
+
+
+def test_that_kernels_are_compiled_is_said_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr("regard.model.swift.is_compiled", lambda: False)
+    monkeypatch.setattr("regard.task.translator.Translator.pays_to_compile", lambda self, count: True)
+    monkeypatch.setattr("regard.task.translator.Translator._worker_for", lambda self, count: self.worker)
+    done = command("translate", model, stdin=b"red cat\n")
+    assert done.err.startswith("Compiling for this CPU, once")
+    assert done.err.count("\n") == 1

@@ -68,6 +68,10 @@ def translate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores and tokens.")] = False,
     alternatives: Alternatives = 0,
+    kernels: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Compiled steps on a CPU; if not given, where they pay."),
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     engine: Engine = EngineName.regard,
@@ -80,6 +84,7 @@ def translate(
     draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
     if engine is EngineName.regard:
         translator = _opened(model, together or [], chosen_device(device, threads))
+        translator.compile = kernels
     else:
         where = ctranslate2_device(device, threads, seed)
         translator = _opened_in_ctranslate2(model, together or [], where, as_json)
@@ -91,6 +96,8 @@ def translate(
     with written(output) as write, counting("sentences", None) as progress:
         before = 0
         for lines in chunks_of_lines(text, file):
+            if before == 0 and engine is EngineName.regard:
+                _say_what_it_costs(translator, len(lines))
             found = translator.translate_all(
                 lines,
                 decode,
@@ -102,6 +109,13 @@ def translate(
             for one in found:
                 for line in _shown(one, nbest, as_json, translator.target_text):
                     write(line)
+
+
+def _say_what_it_costs(translator: "Translator", lines: int) -> None:
+    from regard.model import swift
+
+    if translator.pays_to_compile(lines) and not swift.is_compiled():
+        print("Compiling for this CPU, once: about 15 seconds (--no-compile avoids it).", file=sys.stderr)
 
 
 def _opened(model: str, together: list[str], where: "torch.device") -> "Translator":
