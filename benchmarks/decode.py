@@ -1,7 +1,6 @@
 """How fast outputs are written, beside CTranslate2 and Hugging Face on the same weights.
 
     python benchmarks/decode.py            # on a CPU; --quick ends within a minute
-    python benchmarks/decode.py --gpu
 
 A small encoder–decoder (3 + 3 layers, width 256, 4 heads, hidden 1,024, vocabulary 8,000) is written to a run folder
 and exported to both peers, so that all have the same weights. Sources of 16 tokens, exactly 32 new tokens. Ours and the
