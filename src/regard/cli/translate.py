@@ -100,7 +100,7 @@ def translate(
                 _say_what_it_costs(translator, len(lines))
             found = translator.translate_all(
                 lines,
-                decode,
+                decode.model_copy(update={"seed": decode.seed + before}),  # every line its own
                 further(progress, before),
                 wish=wish,
                 alternatives=shown,
@@ -115,7 +115,7 @@ def _say_what_it_costs(translator: "Translator", lines: int) -> None:
     from regard.model import swift
 
     if translator.pays_to_compile(lines) and not swift.is_compiled():
-        print("Compiling for this CPU, once: about 15 seconds (--no-compile avoids it).", file=sys.stderr)
+        print("Compiling for this CPU, once; that takes some seconds (--no-compile avoids it).", file=sys.stderr)
 
 
 def _opened(model: str, together: list[str], where: "torch.device") -> "Translator":

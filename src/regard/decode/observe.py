@@ -5,7 +5,6 @@ attention. Tensors are handed over as they are, on their device; who wants to ke
 nothing of this is made.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -69,7 +68,3 @@ class Recording:
 
     def see_attention(self, module: nn.Module, weights: Tensor) -> None:
         self._coming.append((module, weights.cpu()))
-
-
-def gather_attention(observer: Observer) -> Callable[[nn.Module, Tensor], None]:
-    return observer.see_attention

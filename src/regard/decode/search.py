@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from regard.decode.observe import Candidates, Observer, Step, gather_attention
+from regard.decode.observe import Candidates, Observer, Step
 from regard.errors import UserError
 
 State = TypeVar("State")
@@ -118,7 +118,7 @@ def search(
         state = move(stepper, state, _every_row_times(start, width), None)
     token = start.repeat_interleave(width)
     for number in range(1, chooser.longest + 1):
-        watched = {} if observer is None or not observer.attention else {"watch": gather_attention(observer)}
+        watched = {} if observer is None or not observer.attention else {"watch": observer.see_attention}
         logits, state = stepper.step(token[:, None], state, **watched)
         choice = chooser.choose(logits[:, -1])
         if observer is not None and choice.candidates is not None:

@@ -26,7 +26,7 @@ from regard.attention.encoding import Added
 from regard.attention.heads import CrossAttention, Heads, SelfAttention
 from regard.attention.pattern import Causal, Full
 from regard.errors import UserError
-from regard.model.block import Block, PostNorm, PreNorm
+from regard.model.block import Block, NoResidual, PostNorm, PreNorm
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.swift_cache import Desk, Floats, SwiftCache
 from regard.model.writer import Writer
@@ -383,7 +383,7 @@ def _odd_block(block: nn.Module) -> str | None:
     """What in a block the kernels do not know."""
     assert isinstance(block, Block)
     for name, sublayer in block.items():
-        if not isinstance(sublayer, PreNorm) or type(sublayer).__name__ == "NoResidual":
+        if not isinstance(sublayer, PreNorm) or isinstance(sublayer, NoResidual):
             return "a layer has no residual sum"
         if not isinstance(sublayer.norm, nn.LayerNorm):
             return "norms must be layer normalisation"
