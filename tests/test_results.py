@@ -146,6 +146,13 @@ def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:
     assert score["chrf"] >= 68
 
 
+def test_the_page_has_the_scores_of_the_peer() -> None:
+    (run,) = starting("peer-tatoeba-en-tr", "torch.nn.Transformer")
+    (ours,) = starting("translation-tatoeba-en-tr", "ours")
+    assert run["parameters"] == ours["parameters"]
+    assert f"gave {run['scores']['test']['bleu']:.1f} BLEU and {run['scores']['test']['chrf']:.1f} chrF" in RESULTS
+
+
 def test_multi30k_is_above_what_was_published() -> None:
     (summary,) = starting("translation-multi30k-en-de", "summary")
     assert summary["bleu"]["test_2016"] > 41.02
