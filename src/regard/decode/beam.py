@@ -8,8 +8,8 @@ and a penalty that never falls, an alive hypothesis can at best keep its sum and
 can still reach.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ from torch import Tensor
 from regard.decode.best import best_tokens, has_kernel
 from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty, PaperPenalty
-from regard.decode.rules import Rule, Written, hide_all, put_rules
-from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
-from regard.decode.slots import ROOM, grow_slots, keep_slots, put_slots
+from regard.decode.rules import Rule, Written, hide_all
+from regard.decode.search import Choice, Hypothesis, Limit, State, Stepper, precise, row_limits, search
+from regard.decode.slots import ROOM
+from regard.decode.slotted import Slotted
 from regard.errors import UserError
 
 _NEVER = float("-inf")
@@ -39,12 +40,13 @@ class Texts(NamedTuple):
         return Texts(*(_take(tensor, places) for tensor in self))
 
 
-class Beams(Chooser):
+class Beams(Slotted):
     """The `beams` best outputs of every slot. One that reaches the limit is cut there and ranked with the others."""
 
     compiled = False
     """Whether the last step was the compiled one."""
     fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "over", "alive", "found")
+    texts, dimension = ("alive", "found"), 2
 
     def __init__(
         self,
@@ -61,12 +63,11 @@ class Beams(Chooser):
             raise UserError(f"A search needs at least one beam; found {beams}.")
         self.penalty = penalty or PaperPenalty()
         self.slots, self.width, self.end, self.rules, self.count = len(limits), beams, end, rules, alternatives
-        capacity = min(max(limits, default=1), ROOM)
         self.limits = torch.tensor(list(limits), device=device)
         self.lengths = torch.zeros_like(self.limits)  # of everything alive in a slot
         self.largest = torch.tensor([self.penalty.at(limit) for limit in limits], dtype=torch.float64, device=device)
-        self.penalties = self._penalties(capacity)
-        empty = torch.zeros(self.slots, beams, capacity, dtype=torch.long, device=device)
+        self.penalties = self._penalties(ROOM)
+        empty = torch.zeros(self.slots, beams, ROOM, dtype=torch.long, device=device)
         nothing = torch.full((self.slots, beams), _NEVER, dtype=torch.float64, device=device)
         others = empty[..., None].expand(-1, -1, -1, alternatives)
         self.alive = Texts(nothing.clone(), empty, empty.double(), others, others.double())
@@ -78,17 +79,10 @@ class Beams(Chooser):
         self.found_lengths = torch.zeros_like(nothing, dtype=torch.long)  # tokens, their end included where they ended
         self.ended = torch.zeros_like(nothing, dtype=torch.bool)
 
-        self.reach = 0  # no slot has written more tokens than this
-
-    @property
-    def longest(self) -> int:
-        return int(self.limits.max())
-
     def choose(self, logits: Tensor) -> Choice:
         """Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are."""
-        if self.reach == self.room:
-            grow_slots(self, ("alive", "found"), 2)
-            self.penalties = self._penalties(self.room)
+        if self.is_full:
+            self.grow()
         self.reach += 1
         plain = type(self) is Beams and not self.watched and not self.rules and not self.count
         if plain and has_kernel(logits):
@@ -199,17 +193,19 @@ class Beams(Chooser):
             found.append(Hypothesis(text, total, score, ended, tuple(gains[:length]), alternatives))
         return found
 
-    def keep(self, slots: Tensor) -> None:
-        self.slots = slots.shape[0]
-        keep_slots(self, self.fields, slots)
-        for rule in self.rules:
-            rule.keep(slots)
-
     def put(self, slots: Tensor, other: Self) -> None:
-        put_slots(self, self.fields, slots, other)
-        put_rules(self.rules, other.rules, slots)
-        self.slots, self.reach = self.limits.shape[0], int(self.lengths.max())
+        super().put(slots, other)
         self.penalties = self._penalties(self.room)
+
+    def grow(self) -> None:
+        super().grow()
+        self.penalties = self._penalties(self.room)
+
+    def recorded_as(self) -> Hashable | None:
+        return super().recorded_as() if type(self) is Beams else None
+
+    def settings(self) -> tuple[Any, ...]:
+        return self.width, self.penalty
 
     def so_far(self, slot: int) -> tuple[int, ...]:
         return tuple(self.alive.tokens[slot, 0, : int(self.lengths[slot])].tolist())
@@ -225,7 +221,6 @@ class Beams(Chooser):
 
     @property
     def room(self) -> int:
-        """How many tokens can be written before more room is needed."""
         return self.alive.tokens.shape[2]
 
     def _penalties(self, room: int) -> Tensor:

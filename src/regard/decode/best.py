@@ -22,6 +22,11 @@ def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         sums = torch.empty(len(logits), 1)
         kernel(logits.numpy(), best.numpy(), tokens.numpy(), sums[:, 0].numpy())
         return best, tokens, sums
+    if logits.is_cuda and logits.is_contiguous() and logits.dtype == torch.float32 and _has_triton():
+        from regard.decode import triton_kernels
+
+        if count <= triton_kernels.MOST:
+            return triton_kernels.best_tokens(logits, count)
     best, tokens = logits.topk(count, dim=1)
     return best, tokens, logits.logsumexp(dim=-1, keepdim=True)
 
@@ -40,3 +45,8 @@ def has_kernel(logits: Tensor) -> bool:
 @lru_cache(maxsize=1)
 def _compiled() -> bool:
     return find_spec("numba") is not None
+
+
+@lru_cache(maxsize=1)
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

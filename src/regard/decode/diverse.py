@@ -88,6 +88,10 @@ class Diverse(Chooser):
         put_rules(self.rules, other.rules, slots)
         self.slots = self.groups[0].slots
 
+    def clear(self, slots: Tensor) -> None:
+        for group in self.groups:
+            group.clear(slots)
+
     def so_far(self, slot: int) -> tuple[int, ...]:
         return self.groups[0].so_far(slot)
 

@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol
 import torch
 from torch import Tensor
 
+from regard.decode.replay import Turns, fitting_rows, recorder_of
 from regard.decode.search import Chooser, Hypothesis, State, Stepper, move
 from regard.decode.settings import DecodeConfig, Wish, make_chooser
 from regard.decode.slots import ROOM
@@ -89,6 +90,12 @@ class Request:
         wish = self.wish
         config = self.config.model_copy(update={"seed": 0})
         return repr(config), wish.forbidden, bool(wish.prefix), bool(wish.required), self.alternatives
+
+
+def filled_up(requests: Sequence[Request], slots: int) -> list[Request]:
+    """Requests for so many slots: those asked for, and behind them some that end at once."""
+    filler = replace(requests[-1], limit=1, wish=Wish(forbidden=requests[-1].wish.forbidden))
+    return [*requests, *[filler] * (slots - len(requests))]
 
 
 @dataclass(eq=False)
@@ -170,6 +177,9 @@ class Engine(Generic[State]):
         else:
             for task in tasks:
                 _round(task)
+        for lane in self.lanes.values():
+            if not lane.active:
+                lane.close()
         self.lanes = {key: lane for key, lane in self.lanes.items() if lane.active}
         return self.busy
 
@@ -260,6 +270,7 @@ class Lane(Generic[State]):
         self.state: State
         self.chooser: Chooser
         self.token: Tensor
+        self.turns: Turns[Any] | None = None
 
     @property
     def active(self) -> list[int]:
@@ -271,8 +282,14 @@ class Lane(Generic[State]):
 
     def join(self, tickets: list[Ticket]) -> None:
         """Read the sources of new requests and give each a slot. One that cannot be read spoils no other."""
+        free = [slot for slot, ticket in enumerate(self.tickets) if ticket is None] if self.active else []
+        before = len(self.tickets) if self.active else 0
+        count = self._fitting(before + max(0, len(tickets) - len(free)))  # slots from now on
+        numbers = [*free, *range(before, count)]
+        if count == before:
+            numbers = numbers[: len(tickets)]
         try:
-            state, token, chooser = self._begin(tickets)
+            state, token, chooser = self._begin([ticket.request for ticket in tickets], len(numbers))
         except Exception as error:
             if len(tickets) == 1:
                 tickets[0].close(error=error)
@@ -280,22 +297,18 @@ class Lane(Generic[State]):
             for ticket in tickets:
                 self.join([ticket])
             return
-        if not self.active:
-            self.state, self.token, self.chooser = state, token, chooser
-            self.tickets, self.lengths = list(tickets), [0] * len(tickets)
-            return
-        free = [slot for slot, ticket in enumerate(self.tickets) if ticket is None]
-        missing = max(0, len(tickets) - len(free))
-        numbers = [*free, *range(len(self.tickets), len(self.tickets) + missing)][: len(tickets)]
-        self.tickets += [None] * missing
-        self.lengths += [0] * missing
-        for slot, ticket in zip(numbers, tickets, strict=True):
+        self.tickets = [*self.tickets[:before], *[None] * (count - before)]
+        self.lengths = [*self.lengths[:before], *[0] * (count - before)]
+        for slot, ticket in zip(numbers, tickets, strict=False):
             self.tickets[slot], self.lengths[slot] = ticket, 0
+        if not before:
+            self.state, self.token, self.chooser = state, token, chooser
+            return
         slots = torch.tensor(numbers, device=token.device)
         self.state = self.worker.put(self.state, slots, state)
         self.chooser.put(slots, chooser)
         rows = (slots[:, None] * self.width + torch.arange(self.width, device=token.device)).flatten()
-        self.token = torch.cat((self.token, token.new_zeros(missing * self.width)))
+        self.token = torch.cat((self.token, token.new_zeros((count - before) * self.width)))
         self.token[rows] = token
 
     def step(self) -> None:
@@ -306,12 +319,7 @@ class Lane(Generic[State]):
                 self._close(slot, [])
         if not self.active:
             return
-        logits, self.state = self.worker.step(self.token[:, None], self.state)
-        choice = self.chooser.choose(logits[:, -1])
-        self.token = choice.tokens
-        if choice.rows is not None:
-            self.state = move(self.worker, self.state, choice.rows, None)
-        settled = self.chooser.settled().tolist()
+        settled = self._turn().tolist()
         for slot in self.active:
             self.lengths[slot] += 1
             if not settled[slot]:
@@ -321,7 +329,37 @@ class Lane(Generic[State]):
         self._shrink()
         empty = [slot for slot, ticket in enumerate(self.tickets) if ticket is None]
         if empty:  # they take part in steps until they are taken again, and must not grow
-            self.worker.clear(self.state, torch.tensor(empty, device=self.token.device))
+            slots = torch.tensor(empty, device=self.token.device)
+            self.worker.clear(self.state, slots)
+            self.chooser.clear(slots)
+
+    def close(self) -> None:
+        """Give back what was lent."""
+        recorder = recorder_of(self.worker, self.chooser) if self.turns is not None else None
+        if recorder is not None and self.turns is not None:
+            recorder.take_back(self.turns)
+            self.turns = None
+
+    def _turn(self) -> Tensor:
+        """A step of the model and a choice, recorded where that can be; which slots are settled.  # (slots,)"""
+        recorder = recorder_of(self.worker, self.chooser)
+        if recorder is not None:
+            if self.chooser.is_full:
+                self.chooser.grow()
+            self.turns = recorder.follow(self.turns, self.worker, self.state, self.chooser, self.token)
+            self.turns.turn()
+            self.state, self.chooser, self.token = self.turns.apart()
+            return self.turns.settled
+        logits, self.state = self.worker.step(self.token[:, None], self.state)
+        choice = self.chooser.choose(logits[:, -1])
+        self.token = choice.tokens
+        if choice.rows is not None:
+            self.state = move(self.worker, self.state, choice.rows, None)
+        return self.chooser.settled()
+
+    def _fitting(self, slots: int) -> int:
+        """How many slots there are for so many requests: few different numbers, where turns are recorded."""
+        return fitting_rows(slots) if getattr(self.worker, "in_place", False) else slots
 
     def cut_longest(self) -> None:
         slot = max(self.active, key=lambda slot: self.lengths[slot])
@@ -329,8 +367,9 @@ class Lane(Generic[State]):
         self._close(slot, self.chooser.results(slot))
         self._shrink(always=True)
 
-    def _begin(self, tickets: list[Ticket]) -> tuple[State, Tensor, Chooser]:
-        requests = [ticket.request for ticket in tickets]
+    def _begin(self, requests: list[Request], slots: int) -> tuple[State, Tensor, Chooser]:
+        """A state and a chooser for so many slots: one a request, and some that end at once behind them."""
+        requests = filled_up(requests, slots)
         longest = max(request.limit for request in requests)
         state, token = self.worker.begin([request.source for request in requests], min(longest, ROOM))
         seeded = [
@@ -367,12 +406,14 @@ class Lane(Generic[State]):
 
     def _shrink(self, always: bool = False) -> None:
         """Go on without empty slots, once they are half of all."""
-        active = self.active
-        if active and (2 * len(active) <= len(self.tickets) or (always and len(active) < len(self.tickets))):
-            slots = torch.tensor(active, device=self.token.device)
+        active, fitting = self.active, self._fitting(len(self.active))
+        if active and (2 * fitting <= len(self.tickets) or (always and fitting < len(self.tickets))):
+            empty = [slot for slot, ticket in enumerate(self.tickets) if ticket is None]
+            kept = [*active, *empty[: fitting - len(active)]]
+            slots = torch.tensor(kept, device=self.token.device)
             rows = (slots[:, None] * self.width + torch.arange(self.width, device=slots.device)).flatten()
             self.state = move(self.worker, self.state, rows, slots)
             self.chooser.keep(slots)
             self.token = self.token[rows]
-            self.tickets = [self.tickets[slot] for slot in active]
-            self.lengths = [self.lengths[slot] for slot in active]
+            self.tickets = [self.tickets[slot] for slot in kept]
+            self.lengths = [self.lengths[slot] for slot in kept]

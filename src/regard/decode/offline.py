@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import torch
 
-from regard.decode.engine import Request, Worker
+from regard.decode.engine import Request, Worker, filled_up
 from regard.decode.observe import Observer
+from regard.decode.replay import fitting_rows
 from regard.decode.search import Hypothesis, State, search
 from regard.decode.settings import make_chooser
 from regard.decode.threads import thread_pool
@@ -69,6 +70,9 @@ def search_batch(
     worker: Worker[State], requests: Sequence[Request], end: int, observer: Observer | None = None
 ) -> list[list[Hypothesis]]:
     """Requests of one lane, searched together."""
+    asked = len(requests)
+    if getattr(worker, "in_place", False):
+        requests = filled_up(requests, fitting_rows(asked))
     limits = [request.limit for request in requests]
     state, start = worker.begin([request.source for request in requests], max(limits))
     chooser = make_chooser(
@@ -79,7 +83,7 @@ def search_batch(
         alternatives=requests[0].alternatives,
         device=start.device,
     )
-    return search(worker, state, start, chooser, observer)
+    return search(worker, state, start, chooser, observer)[:asked]
 
 
 def _groups(requests: Sequence[Request], budget: int, threads: int) -> Iterator[list[int]]:

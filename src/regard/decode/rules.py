@@ -4,7 +4,7 @@ A rule hides tokens by setting their scores to -inf. It never changes the log-pr
 the model's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol, Self
 
 import torch
@@ -24,6 +24,12 @@ class Written(NamedTuple):
 
 
 class Rule(Protocol):
+    fields: tuple[str, ...]
+    """The names of its tensors that have a place for each slot."""
+
+    key: Hashable
+    """Rules alike in this, and in the shapes of their tensors, hide in the same way."""
+
     def hide(self, scores: Tensor, written: Written) -> Tensor:
         """The scores with -inf where a token may not come next.  scores: # (rows, vocabulary)"""
         ...
@@ -39,6 +45,9 @@ class Rule(Protocol):
 
 class Prefix:
     """Every output begins with given tokens, one list a slot."""
+
+    fields: tuple[str, ...] = ("tokens", "lengths")
+    key: Hashable = "prefix"
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> None:
         longest = max((len(prefix) for prefix in prefixes), default=0)
@@ -57,19 +66,22 @@ class Prefix:
         return torch.where(free, scores, only)
 
     def keep(self, slots: Tensor) -> None:
-        keep_slots(self, ("tokens", "lengths"), slots)
+        keep_slots(self, self.fields, slots)
 
     def put(self, slots: Tensor, other: Self) -> None:
-        put_slots(self, ("tokens", "lengths"), slots, other)
+        put_slots(self, self.fields, slots, other)
 
 
 class Forbidden:
     """No output contains one of these token sequences."""
 
+    fields: tuple[str, ...] = ()
+
     def __init__(self, sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> None:
         if any(len(sequence) == 0 for sequence in sequences):
             raise UserError("A forbidden word has no tokens; leave it out.")
         self.single = torch.tensor(sorted({one[0] for one in sequences if len(one) == 1}), device=device).long()
+        self.key: Hashable = ("forbidden", *sorted({tuple(one) for one in sequences}))
         longer = sorted({tuple(one) for one in sequences if len(one) > 1})
         self.longer = [(torch.tensor(one[:-1], device=device), one[-1]) for one in longer]
 
@@ -95,20 +107,24 @@ class Forbidden:
 class Shortest:
     """No output ends before it has so many tokens, one number a slot."""
 
+    fields: tuple[str, ...] = ("counts",)
+
     def __init__(self, counts: Sequence[int], end: int, device: torch.device | str = "cpu") -> None:
         self.counts, self.end = torch.tensor(list(counts), device=device), end
+        self.key: Hashable = ("shortest", end)
 
     def hide(self, scores: Tensor, written: Written) -> Tensor:
         width = scores.shape[0] // self.counts.shape[0]
         early = written.lengths < self.counts.repeat_interleave(width)  # (rows,)
-        ends = scores[:, self.end].masked_fill(early, _NEVER)
-        return scores.index_copy(1, torch.tensor([self.end], device=scores.device), ends[:, None])
+        hidden = torch.zeros_like(scores, dtype=torch.bool)
+        hidden[:, self.end] = early
+        return scores.masked_fill(hidden, _NEVER)
 
     def keep(self, slots: Tensor) -> None:
-        keep_slots(self, ("counts",), slots)
+        keep_slots(self, self.fields, slots)
 
     def put(self, slots: Tensor, other: Self) -> None:
-        put_slots(self, ("counts",), slots, other)
+        put_slots(self, self.fields, slots, other)
 
 
 def hide_all(rules: Sequence[Rule], scores: Tensor, written: Written) -> Tensor:

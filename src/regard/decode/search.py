@@ -8,7 +8,7 @@ every slot is settled. Slots that are leave as soon as they are half of all.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -99,10 +99,44 @@ class Chooser(ABC):
     def stop(self, slot: int) -> None:
         """Settle a slot with what it has."""
 
+    @abstractmethod
+    def clear(self, slots: Tensor) -> None:
+        """Let these slots hold nothing, until others are put there.  slots: # (slots to clear,)"""
+
     @property
     @abstractmethod
     def longest(self) -> int:
         """After so many steps every slot is settled."""
+
+    # What follows is for choosers whose steps can be recorded: those that never ask the device for an answer.
+
+    reach: int = 0
+    """No slot has written more tokens than this."""
+
+    def recorded_as(self) -> Hashable | None:
+        """Choosers alike in this, and in the shapes they hold, take the same steps; None if it cannot be recorded."""
+        return None
+
+    def held(self) -> list[Tensor]:
+        """Every tensor that a step reads or changes."""
+        raise NotImplementedError
+
+    def hold(self, tensors: Sequence[Tensor]) -> None:
+        """Have these tensors in place of those held, in the same order."""
+        raise NotImplementedError
+
+    def copied(self) -> Self:
+        """A chooser that holds the same tensors, and can hold others without changing this one."""
+        raise NotImplementedError
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another token needs more room."""
+        raise NotImplementedError
+
+    def grow(self) -> None:
+        """Twice the room."""
+        raise NotImplementedError
 
 
 @torch.no_grad()
@@ -110,6 +144,8 @@ def search(
     stepper: Stepper[State], state: State, start: Tensor, chooser: Chooser, observer: Observer | None = None
 ) -> list[list[Hypothesis]]:
     """For each row of `start` what the chooser finds, best first.  start: # (rows,)"""
+    from regard.decode.replay import recorder_of, search_recorded  # which stands on this module
+
     chooser.watched = observer is not None
     width = chooser.width
     numbers = list(range(chooser.slots))
@@ -117,6 +153,9 @@ def search(
     if width > 1:
         state = move(stepper, state, _every_row_times(start, width), None)
     token = start.repeat_interleave(width)
+    recorder = None if observer is not None else recorder_of(stepper, chooser)
+    if recorder is not None:
+        return search_recorded(recorder, stepper, state, token, chooser)
     for number in range(1, chooser.longest + 1):
         watched = {} if observer is None or not observer.attention else {"watch": observer.see_attention}
         logits, state = stepper.step(token[:, None], state, **watched)

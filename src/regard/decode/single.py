@@ -5,22 +5,24 @@ drawn for a slot depends neither on its company nor on the order of the work, an
 """
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.decode.best import best_tokens, has_kernel
 from regard.decode.observe import Candidates
-from regard.decode.rules import Rule, Written, hide_all, put_rules
-from regard.decode.search import Choice, Chooser, Hypothesis, Limit, State, Stepper, precise, row_limits, search
-from regard.decode.slots import ROOM, grow_slots, keep_slots, put_slots
+from regard.decode.rules import Rule, Written, hide_all
+from regard.decode.search import Choice, Hypothesis, Limit, State, Stepper, precise, row_limits, search
+from regard.decode.slots import ROOM
+from regard.decode.slotted import Slotted
 from regard.errors import UserError
 
 
-class Single(Chooser):
+class Single(Slotted):
     """The likeliest token at every step: greedy search."""
 
+    texts, dimension = ("tokens", "gains", "other_tokens", "other_gains"), 1
     fields: tuple[str, ...] = ("limits", "lengths", "tokens", "gains", "done", "other_tokens", "other_gains")
     plain = True
     """Whether the likeliest token is taken, whatever it is."""
@@ -35,25 +37,22 @@ class Single(Chooser):
         device: torch.device | str = "cpu",
     ) -> None:
         self.slots, self.end, self.rules, self.count = len(limits), end, rules, alternatives
-        capacity = min(max(limits, default=1), ROOM)
         self.limits = torch.tensor(list(limits), device=device)
         self.lengths = torch.zeros_like(self.limits)
-        self.tokens = torch.full((self.slots, capacity), end, device=device)
-        self.gains = torch.zeros(self.slots, capacity, dtype=torch.float64, device=device)
+        self.tokens = torch.full((self.slots, ROOM), end, device=device)
+        self.gains = torch.zeros(self.slots, ROOM, dtype=torch.float64, device=device)
         self.done = torch.zeros_like(self.limits, dtype=torch.bool)
-        shape = (self.slots, capacity, alternatives)
+        shape = (self.slots, ROOM, alternatives)
         self.other_tokens = torch.zeros(shape, dtype=torch.long, device=device)
         self.other_gains = torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.reach = 0  # no slot has written more tokens than this
-
     @property
-    def longest(self) -> int:
-        return int(self.limits.max())
+    def room(self) -> int:
+        return self.tokens.shape[1]
 
     def choose(self, logits: Tensor) -> Choice:
-        if self.reach == self.tokens.shape[1]:
-            grow_slots(self, ("tokens", "gains", "other_tokens", "other_gains"), 1)
+        if self.is_full:
+            self.grow()
         self.reach += 1
         if self.plain and not self.watched and not self.rules and not self.count and has_kernel(logits):
             return self._write_likeliest(logits)
@@ -110,17 +109,6 @@ class Single(Chooser):
             others = tuple(tuple(zip(*both, strict=True)) for both in zip(*pairs, strict=True))
         return [Hypothesis(tuple(tokens[: length - ended]), total, total, ended, tuple(gains), others)]
 
-    def keep(self, slots: Tensor) -> None:
-        self.slots = slots.shape[0]
-        keep_slots(self, self.fields, slots)
-        for rule in self.rules:
-            rule.keep(slots)
-
-    def put(self, slots: Tensor, other: Self) -> None:
-        put_slots(self, self.fields, slots, other)
-        put_rules(self.rules, other.rules, slots)
-        self.slots, self.reach = self.limits.shape[0], int(self.lengths.max())
-
     def so_far(self, slot: int) -> tuple[int, ...]:
         return self.results(slot)[0].tokens
 
@@ -164,6 +152,9 @@ class Sampled(Single):
         self.seeds = torch.tensor([_signed(seed) for seed in seeds], device=device)
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.min_p, self.repetition = min_p, repetition
+
+    def settings(self) -> tuple[Any, ...]:
+        return self.temperature, self.top_k, self.top_p, self.min_p, self.repetition
 
     def pick(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         token = self.draw(hide_all(self.rules, logits, Written(self.tokens, self.lengths)))[:, None]

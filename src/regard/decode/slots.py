@@ -4,7 +4,7 @@ What is written has room for some tokens, and for twice as many once those are t
 output ever needs. Where two differ in their room, the smaller one gets zeros behind it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +25,22 @@ def _doubled(value: Any, dimension: int) -> Any:
         return value._make(_doubled(each, dimension) if each.dim() > dimension else each for each in value)
     shape = [size * 2 if number == dimension else size for number, size in enumerate(value.shape)]
     return _grown(value, shape)
+
+
+def tensors_of(owner: Any, names: Sequence[str]) -> list[Tensor]:
+    """The owner's tensors of these names, one after another."""
+    values = (getattr(owner, name) for name in names)
+    return [tensor for value in values for tensor in ([value] if isinstance(value, Tensor) else value)]
+
+
+def set_tensors(owner: Any, names: Sequence[str], tensors: Iterator[Tensor]) -> None:
+    """Let the owner have these tensors under these names, as many as there are places."""
+    for name in names:
+        value = getattr(owner, name)
+        if isinstance(value, Tensor):
+            setattr(owner, name, next(tensors))
+        else:
+            setattr(owner, name, value._make(next(tensors) for _ in value))
 
 
 def keep_slots(owner: Any, names: Sequence[str], slots: Tensor) -> None:
