@@ -1,11 +1,13 @@
 """How fast outputs are written, beside CTranslate2 and Hugging Face on the same weights.
 
     python benchmarks/decode.py            # on a CPU; --quick ends within a minute
+    python benchmarks/decode.py --gpu      # on a GPU; see decode_gpu.py
 
 A small encoder–decoder (3 + 3 layers, width 256, 4 heads, hidden 1,024, vocabulary 8,000) is written to a run folder
 and exported to both peers, so that all have the same weights. Sources of 16 tokens, exactly 32 new tokens. Ours and the
 peer take turns in one process; the ratio is the median over rounds of the peer's time over ours. CTranslate2 runs in
-its best set-up: one thread for one sentence, two workers of one thread for 64.
+its best set-up: one thread for one sentence, two workers of one thread for 64. With int8, both have rounded the weights
+and round activations row by row.
 """
 
 import argparse
@@ -31,11 +33,12 @@ from regard.decode import DecodeConfig, Engine, Request, search_all
 from regard.interop.ctranslate2 import export_ctranslate2
 from regard.interop.huggingface import export_huggingface
 from regard.model import EncoderDecoder, EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig
-from regard.model.swift import swift
+from regard.model.swift import Precision, swift
 from regard.run import save
 
 VOCABULARY, SOURCE, NEW = 8000, 16, 32
 PADDING, START, END = 0, 1, 2
+PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 Call = Callable[[], object]
 
 
@@ -55,9 +58,9 @@ def sources(batch: int) -> list[list[int]]:
     return rows
 
 
-def ours(model: EncoderDecoder, batch: int, beams: int) -> Call:
+def ours(model: EncoderDecoder, batch: int, beams: int, precision: Precision) -> Call:
     """Nothing ends an output but its limit: no token has the number of the end."""
-    worker, config = swift(model), DecodeConfig(beams=beams)
+    worker, config = swift(model, precision), DecodeConfig(beams=beams)
     requests = [Request(tuple(row), NEW, config) for row in sources(batch)]
     cores = os.cpu_count() or 1
 
@@ -68,11 +71,11 @@ def ours(model: EncoderDecoder, batch: int, beams: int) -> Call:
     return run
 
 
-def ctranslate2(folder: Path, batch: int, beams: int, kind: str) -> Call:
+def ctranslate2(folder: Path, batch: int, beams: int, precision: Precision) -> Call:
     import ctranslate2 as peer
 
     workers = 1 if batch == 1 else 2
-    model = peer.Translator(str(folder), device="cpu", compute_type=kind, intra_threads=1, inter_threads=workers)
+    model = peer.Translator(str(folder), device="cpu", compute_type=precision, intra_threads=1, inter_threads=workers)
     words = [[*(f"w{token}" for token in row), f"w{END}"] for row in sources(batch)]
     return lambda: model.translate_batch(
         words,
@@ -126,11 +129,12 @@ def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
         for batch in (1, 64):
             for beams in (1, 5):
                 rounds = (20 if batch == 1 else 3) if quick else (150 if batch == 1 else 15)
-                mine = ours(model, batch, beams)
                 what = f"batch {batch}, beam {beams}" if beams > 1 else f"batch {batch}, greedy"
-                peer = ctranslate2(Path(place) / "ctranslate2", batch, beams, "float32")
-                cases.append(say(compare(f"{what}, CTranslate2 float32", batch, mine, peer, rounds)))
-                peer = hugging_face(Path(place) / "hf", batch, beams)
+                for precision in PRECISIONS:
+                    mine = ours(model, batch, beams, precision)
+                    peer = ctranslate2(Path(place) / "ctranslate2", batch, beams, precision)
+                    cases.append(say(compare(f"{what}, CTranslate2 {precision}", batch, mine, peer, rounds)))
+                mine, peer = ours(model, batch, beams, "float32"), hugging_face(Path(place) / "hf", batch, beams)
                 cases.append(say(compare(f"{what}, Hugging Face generate", batch, mine, peer, max(3, rounds // 3))))
     return cases
 
@@ -202,7 +206,15 @@ def _words() -> Any:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds, and nothing is written")
+    parser.add_argument("--gpu", action="store_true", help="the cases for a GPU")
     options = parser.parse_args()
+    if options.gpu:
+        from decode_gpu import on_a_gpu
+
+        cases = on_a_gpu(options.quick)
+        if not options.quick:
+            print(f"written: {write_results('decode-gpu', cases)}")
+        return 0
     cases = on_a_cpu(options.quick)
     if not options.quick:
         cases.append(say(mixed_load(2000)))

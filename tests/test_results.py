@@ -209,3 +209,18 @@ def test_a_mixed_load_is_right_and_as_fast_as_the_page_says() -> None:
     first, _, last = case["resident_bytes_by_third"]
     assert last < 1.15 * first
     assert f"{case['ours']:,.0f} tokens a second, {case['ratio']:.2f} times the rate" in RESULTS
+
+
+DECODING = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
+
+
+def test_what_a_shortlist_costs_and_saves_on_the_page_is_the_measured_one() -> None:
+    (learning,), (alone,), (batch,) = (starting("shortlist-en-tr", name) for name in ("learning", "a sent", "a batch"))
+    assert f"Learning from {learning['pairs']:,} pairs took {learning['seconds']:.0f} seconds" in DECODING
+    assert f"tokens {100 * alone['references']:.1f} % are on the list" in DECODING
+    assert f"mean of the batches | 8,000 | {batch['words']:,.0f} |" in DECODING
+    assert f"a sentence alone, mean | 8,000 | {alone['words']:.0f} |" in DECODING
+    (greedy,), (beams,) = (starting("shortlist-en-tr", name) for name in ("1 beams", "5 beams"))
+    for name, case in (("5 beams", beams), ("greedy", greedy)):
+        assert f"| BLEU, {name} | {case['whole']['bleu']:.2f} | {case['shortlist']['bleu']:.2f} |" in DECODING
+    assert f"| {100 * beams['same_outputs']:.1f} %; {100 * greedy['same_outputs']:.1f} % |" in DECODING

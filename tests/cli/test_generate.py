@@ -79,7 +79,7 @@ def test_prompts_taken_some_at_a_time_are_drawn_as_if_all_were_taken_at_once(
 ) -> None:
     lines = b"red\nold\nbig cat\nsun\nsea\n"
     whole = command("generate", model, "--length", 8, "--count", 2, stdin=lines).out
-    monkeypatch.setattr("regard.cli.translate._CHUNK", 2)
+    monkeypatch.setattr("regard.cli.lines.CHUNK", 2)
     assert command("generate", model, "--length", 8, "--count", 2, stdin=lines).out == whole
 
 
@@ -112,6 +112,17 @@ def test_a_count_with_beams_gives_the_best_of_them(model: Path, generator: Gener
 
 def test_more_continuations_than_beams_make_the_search_wider(model: Path) -> None:
     assert command("generate", model, "red", "--beams", 1, "--count", 3, "--length", 8).out.count("\n") == 3
+
+
+def test_fewer_continuations_than_were_asked_for_are_followed_by_empty_lines(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Generator.generate_all
+    monkeypatch.setattr(
+        Generator, "generate_all", lambda self, *given, **more: [each[:1] for each in real(self, *given, **more)]
+    )
+    lines = command("generate", model, "red", "sun", "--beams", 3, "--count", 3, "--length", 8).out.splitlines()
+    assert [line[:3] for line in lines] == ["red", "", "", "sun", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +188,7 @@ def test_an_output_file_has_what_would_have_been_printed(model: Path, tmp_path: 
 def test_what_was_written_before_an_interruption_is_kept_and_named(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.cli.translate._CHUNK", 1)
+    monkeypatch.setattr("regard.cli.lines.CHUNK", 1)
     real, calls = Generator.generate_all, []
 
     def interrupted(self: Generator, *given: Any, **more: Any) -> Any:
@@ -241,6 +252,7 @@ WRONG: dict[str, tuple[list[Any], list[str]]] = {
     "no share at all": (["red", "--top-p", 0], ["top_p", "greater than 0"]),
     "no repetition factor": (["red", "--repetition", 0], ["repetition", "greater than 0"]),
     "no such device": (["red", "--device", "abacus"], ["--device abacus"]),
+    "alternatives and no JSON": (["red", "--alternatives", 2], ["--alternatives", "add --json"]),
     "no such file": (["--file", "none.txt"], ["none.txt: there is no such file"]),
     "no such folder to write to": (["red", "--output", "nowhere/out.txt"], ["nowhere/out.txt could not be written"]),
 }

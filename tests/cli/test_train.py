@@ -183,6 +183,14 @@ def test_recipes_shows_the_score_to_expect_and_whose_it_is() -> None:
     assert "BLEU 27.3 (not measured here; Vaswani et al. 2017" in lines["transformer-base"]
 
 
+def test_recipes_stand_in_two_columns_however_long_their_names_are() -> None:
+    width = max(len(one.name) for one in shipped_recipes())
+    lines = command("recipes").out.splitlines()
+    assert {line[width] for line in lines} == {" "}
+    assert all(line[width + 1] != " " for line in lines)
+    assert [line[:width].rstrip() for line in lines[::2]] == [one.name for one in shipped_recipes()]
+
+
 def test_recipes_as_json_are_an_object_a_line() -> None:
     facts = [json.loads(line) for line in command("recipes", "--json").out.splitlines()]
     assert [one["name"] for one in facts] == [one.name for one in shipped_recipes()]

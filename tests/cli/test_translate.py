@@ -78,7 +78,7 @@ def test_several_files_are_translated_one_after_the_other_compressed_or_not(mode
 def test_a_file_longer_than_is_taken_at_once_keeps_its_order(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.cli.translate._CHUNK", 2)
+    monkeypatch.setattr("regard.cli.lines.CHUNK", 2)
     lines = ["red", "old", "big cat", "sun", "sea"]
     path = write_lines(tmp_path / "in.txt", lines)
     assert command("translate", model, "--file", path, "--beams", 1).out == wanted(model, *lines, beams=1)
@@ -121,6 +121,32 @@ def test_the_best_translations_come_best_first(model: Path) -> None:
 
 def test_more_translations_than_beams_make_the_search_wider(model: Path) -> None:
     assert command("translate", model, "old cat sea", "--beams", 1, "--nbest", 4).out.count("\n") == 4
+
+
+def test_an_empty_line_among_the_best_translations_is_as_many_empty_lines(model: Path) -> None:
+    done = command("translate", model, "--nbest", 3, stdin=b"red cat\n\nsun\n")
+    first, last = (command("translate", model, text, "--nbest", 3).out for text in ("red cat", "sun"))
+    assert done.out == f"{first}\n\n\n{last}"
+
+
+def test_a_line_with_fewer_translations_than_were_asked_for_is_followed_by_empty_lines(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when groups of beams find the same."""
+    real = Translator.translate_sentences
+
+    def fewer(self: Translator, *given: Any, **more: Any) -> Any:
+        return [found[: number + 1] for number, found in enumerate(real(self, *given, **more))]
+
+    monkeypatch.setattr(Translator, "translate_sentences", fewer)
+    lines = command("translate", model, "red cat", "sun", "--nbest", 3).out.splitlines()
+    assert [bool(line) for line in lines] == [True, False, False, True, True, False]
+
+
+def test_json_has_the_translations_that_there_are_and_no_empty_ones(model: Path) -> None:
+    lines = command("translate", model, "--json", "--nbest", 3, stdin=b"red cat\n\n").out.splitlines()
+    first, second = (json.loads(line)["sentences"] for line in lines)
+    assert ([len(one["translations"]) for one in first], second) == ([3], [])
 
 
 def test_json_has_an_object_for_each_line(model: Path) -> None:
@@ -336,7 +362,7 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Lets Ctrl-C come at the so manieth line."""
 
     def at(number: int) -> None:
-        monkeypatch.setattr("regard.cli.translate._CHUNK", 1)
+        monkeypatch.setattr("regard.cli.lines.CHUNK", 1)
         real, calls = Translator.translate_all, []
 
         def translate_all(self: Translator, *given: Any, **more: Any) -> Any:
@@ -397,6 +423,7 @@ CONTRADICTIONS: dict[str, tuple[list[Any], list[str]]] = {
     "an empty forbidden word": (["--forbid", " "], ["A forbidden word is empty"]),
     "no share at all": (["--top-p", 0], ["top_p", "greater than 0"]),
     "no such device": (["--device", "abacus"], ["--device abacus"]),
+    "alternatives and no JSON": (["--alternatives", 2], ["--alternatives", "add --json"]),
 }
 
 
@@ -446,11 +473,33 @@ def test_compiled_steps_give_the_same_lines(option: str) -> None:
     assert (done.code, done.out) == (0, "Kedi fareyi yedi.\nGörüşürüz.\n\nBen bir öğrenciyim.\n")
 
 
+def test_weights_rounded_to_bytes_translate_too() -> None:
+    pytest.importorskip("numba")
+    done = command("translate", "en-tr", "The cat ate the mouse.", "--precision", "int8")
+    assert (done.code, done.out) == (0, "Kedi fareyi yedi.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--precision", "bf16", "--device", "cpu"], "bf16 is for GPUs"),
+        (["--precision", "int8", "--no-compile"], "int8 needs compiled kernels"),
+        (["--precision", "int8", "--engine", "ctranslate2"], "CTranslate2 has its own kernels"),
+        (["--precision", "int8", "--with", "en-tr"], "An ensemble computes in float32"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ",
+)
+def test_a_precision_that_cannot_be_had_is_refused(words: list[str], sentence: str) -> None:
+    pytest.importorskip("numba")
+    pytest.importorskip("ctranslate2")
+    is_refused(command("translate", "en-tr", "Hello.", *words), sentence)
+
+
 def test_that_kernels_are_compiled_is_said_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setattr("regard.model.swift.is_compiled", lambda: False)
-    monkeypatch.setattr("regard.task.translator.Translator.pays_to_compile", lambda self, count: True)
-    monkeypatch.setattr("regard.task.translator.Translator._worker_for", lambda self, count: self.worker)
+    monkeypatch.setattr("regard.task.forms.Forms.pays_to_compile", lambda self, count: True)
+    monkeypatch.setattr("regard.task.forms.Forms.worker", lambda self, count: self.model)
     done = command("translate", model, stdin=b"red cat\n")
     assert done.err.startswith("Compiling for this CPU, once")
     assert done.err.count("\n") == 1

@@ -222,9 +222,8 @@ def test_lanes_that_share_recordings_do_not_disturb_each_other() -> None:
     first, second = (Engine(fast, END, rows=12) for _ in range(2))
     tickets, waiting = [], list(requests)
     while waiting or first.busy or second.busy:
-        for _ in range(chance.randint(0, 4)):
-            if waiting:
-                tickets.append(chance.choice([first, second]).submit(waiting.pop(0)))
+        coming = [waiting.pop(0) for _ in range(min(chance.randint(0, 4), len(waiting)))]
+        tickets += [chance.choice([first, second]).submit(request) for request in coming]
         if chance.random() < 0.2 and tickets:
             chance.choice(tickets).cancel()
         first.work()

@@ -24,7 +24,7 @@ from regard.model import (
     NormConfig,
     StackConfig,
     TokensConfig,
-    kernels,
+    swift_tiles,
 )
 from regard.model.swift import Swift, swift, why_not
 
@@ -106,6 +106,54 @@ def check_logits(model: Any, sources: list[list[int]], steps: int) -> None:
             found, quick = fast.step(token[:, None], quick)
             assert torch.allclose(found, wanted, atol=2e-4, rtol=1e-4)
             token = torch.randint(3, SIZE, token.shape)
+
+
+READERS: dict[str, dict[str, Any]] = {
+    "one projection for all layers": {"memory": "shared"},
+    "words of its own": {"source_vocabulary": 300},
+    "an output of its own": {"tie": False},
+    "post-norm": {"kind": stack(order="post")},
+    "two key heads": {"kind": stack(HeadsConfig(heads=4, key_heads=2))},
+}
+
+
+@pytest.mark.parametrize("change", READERS.values(), ids=READERS.keys())
+def test_sources_of_all_lengths_are_read_alike(change: dict[str, Any]) -> None:
+    model = translator(**change)
+    chance = random.Random(2)
+    sources = [[chance.randrange(3, 300) for _ in range(length)] for length in (3, 0, 140, 64, 1, 200, 63, 90, 5)]
+    assert Swift(model).reader is not None
+    check_logits(model, sources, 4)
+
+
+def test_an_encoder_the_kernels_do_not_know_is_read_by_parts() -> None:
+    torch.manual_seed(3)
+    config = EncoderDecoderConfig(
+        vocabulary=SIZE,
+        width=32,
+        encoder=stack(HeadsConfig(heads=4, pattern="sliding(3)")),
+        decoder=stack(),
+        tokens=TOKENS,
+        output_bias=True,
+    )
+    model = lively(config.build())
+    assert Swift(model).reader is None
+    check_logits(model, [[5, 6, 7, 8, 9], [100]], 6)
+
+
+def test_learned_positions_of_a_source_end_with_their_own_sentence() -> None:
+    with pytest.raises(UserError, match="learned positions for 4 tokens"):
+        Swift(translator(position=LearnedConfig(limit=4))).begin([[5, 6, 7, 8]], 3)
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    model = translator()
+    with torch.no_grad():
+        model.decoder.norm.weight[0] = float("nan")
+    for precision in ("float32", "int8"):
+        fast = Swift(model, precision)  # type: ignore[arg-type]
+        cache, token = fast.begin([[5, 6]], 3)
+        assert fast.step(token[:, None], cache)[0].isnan().all()
 
 
 @pytest.mark.parametrize("prompts", [[[5]], [[5, 6, 7, 8], [9], []]], ids=["one", "ragged"])
@@ -289,16 +337,22 @@ def test_the_best_tokens_are_those_of_torch(size: int, count: int) -> None:
     assert torch.allclose(total, logits.logsumexp(dim=1, keepdim=True), atol=1e-5)
 
 
-def test_a_product_with_one_row_is_the_sum_it_should_be() -> None:
-    random = np.random.default_rng(1)
-    for size in (1, 4, 7, 33):
-        x, weight, bias, out = (random.standard_normal(shape).astype("f") for shape in (24, (size, 24), size, size))
-        wanted = weight @ x + bias
-        added = out + wanted
-        kernels._product(x, weight, bias, out, True, False)
-        assert np.allclose(out, added, atol=1e-5)
-        kernels._product(x, weight, bias, out, False, True)
-        assert np.allclose(out, np.maximum(wanted, 0), atol=1e-5)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 9, 23])
+@pytest.mark.parametrize("size", [1, 7, 64, 200])
+def test_a_product_is_the_sum_it_should_be(rows: int, size: int) -> None:
+    random = np.random.default_rng(rows + size)
+    x, weight, bias, out = (
+        random.standard_normal(shape).astype("f") for shape in ((rows, 23), (size, 23), size, (rows, size))
+    )
+    weights = tuple(array[None] for array in swift_tiles.pack_floats(weight, bias))
+    wanted = x @ weight.T + bias
+    added = out + wanted
+    swift_tiles.multiply_rows(x, weights, 0, out, True, False)
+    assert np.allclose(out, added, atol=1e-5)
+    swift_tiles.multiply_rows(x, weights, 0, out, False, True)
+    assert np.allclose(out, np.maximum(wanted, 0), atol=1e-5)
+    swift_tiles.multiply_rows(x, weights, 0, out, False, False)
+    assert np.allclose(out, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
@@ -347,3 +401,29 @@ def test_learned_positions_end_with_their_own_sentence() -> None:
         fast.step(token[:, None], cache)
     with pytest.raises(UserError, match="learned positions for 4 tokens"):
         fast.step(token[:, None], cache)
+
+
+@pytest.mark.parametrize("kind", [stack(), KINDS["gelu"]], ids=["in one", "by parts"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_only_some_words_are_scored_where_asked(kind: StackConfig, precision: Any) -> None:
+    worker = Swift(translator(kind), precision)
+    words = torch.tensor([3, 9, 700, SIZE - 1])
+    some = worker.limited(words)
+    with torch.inference_mode():
+        (first, token), (second, _) = (each.begin([[5, 6, 7], [8]], 4) for each in (worker, some))
+        for _ in range(3):
+            every, first = worker.step(token[:, None], first)
+            few, second = some.step(token[:, None], second)
+            assert torch.equal(few, every[..., words])
+            token = words[:2]
+
+
+def test_a_plain_writer_scores_some_words_only_where_asked() -> None:
+    model = translator()
+    words = torch.tensor([3, 9, 700])
+    state, token = model.begin([[5, 6, 7], [8]], 4)
+    other, _ = model.begin([[5, 6, 7], [8]], 4)
+    every, _ = model.step(token[:, None], state)
+    few, _ = model.limited(words).step(token[:, None], other)
+    assert torch.allclose(few, every[..., words], atol=1e-5)
+    assert model.step(token[:, None], state)[0].shape[-1] == SIZE

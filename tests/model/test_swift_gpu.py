@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from regard import UserError
 from regard.attention import HeadsConfig
 from regard.attention.position import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
 from regard.model import (
@@ -23,7 +22,7 @@ from regard.model import (
     StackConfig,
     TokensConfig,
 )
-from regard.model.swift_gpu import SwiftGpu, swift_gpu, why_not
+from regard.model.swift_gpu import SwiftGpu
 
 SIZE, END = 90, 2
 TOKENS = TokensConfig(padding=0, start=1, end=END)

@@ -3,11 +3,13 @@
 import pytest
 
 from regard import UserError
+from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoder, EncoderDecoderConfig
+from regard.task.shortlist import learn_shortlist
 from regard.task.translate import translate_lines
-from tests.task.small import SEARCH, random_model, small_tokenizer
+from tests.task.small import SEARCH, pairs, random_model, small_tokenizer
 
 LINES = ["red", "old cat sea", "", "sun", "big dog man sun sea red old", "   ", "cat", "man sea"]
 BEAMS = SEARCH
@@ -87,6 +89,19 @@ def test_greedy_search_gives_one_candidate(model: EncoderDecoder, tokenizer: Tex
 def test_the_text_of_a_candidate_is_that_of_its_tokens(model: EncoderDecoder, tokenizer: TextTokenizer) -> None:
     (found,) = translate_lines(model, tokenizer, tokenizer, ["old cat sea"], BEAMS)
     assert [one.text for one in found] == [tokenizer.decode(one.tokens) for one in found]
+
+
+@pytest.mark.parametrize("decode", [GREEDY, BEAMS], ids=["greedy", "beams"])
+def test_lines_are_searched_among_the_tokens_of_a_shortlist(
+    model: EncoderDecoder, tokenizer: TextTokenizer, decode: DecodeConfig
+) -> None:
+    given = [Pair(*pair) for pair in pairs(20)]
+    shortlist = learn_shortlist(given, tokenizer, tokenizer, candidates=1, frequent=2)
+    found = translate_lines(model, tokenizer, tokenizer, LINES, decode, shortlist=shortlist)
+    known = set(shortlist.tokens(tokenizer.encode_batch(LINES)).tolist())
+    assert len(known) < tokenizer.vocabulary
+    assert all(set(one.tokens) <= known for each in found for one in each)
+    assert [found[number][0].text for number in (2, 5)] == ["", ""]
 
 
 def test_progress_counts_up_to_all_lines(model: EncoderDecoder, tokenizer: TextTokenizer) -> None:

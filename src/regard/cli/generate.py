@@ -2,19 +2,34 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.lines import (
+    check_for_ctranslate2,
+    ctranslate2_device,
+    padded,
+    say_what_it_costs,
+    set_forms,
+    shown_alternatives,
+    token_facts,
+    work_through,
+)
 from regard.cli.options import (
     Alternatives,
+    AsJson,
     Device,
     Engine,
     EngineName,
     Forbid,
+    Kernels,
     MinP,
+    Output,
+    Precision,
+    PrecisionName,
     Repetition,
     Require,
     Seed,
@@ -25,8 +40,6 @@ from regard.cli.options import (
     chosen_device,
     drawing,
 )
-from regard.cli.progress import counting, further
-from regard.cli.translate import check_for_ctranslate2, chunks_of_lines, ctranslate2_device, token_facts, written
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,9 +56,7 @@ def generate(
     file: Annotated[
         list[Path] | None, typer.Option(help="Prompts from a file, one a line; .gz, .xz, .zst too.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Write to this file; until all is done, to its name with .partial.")
-    ] = None,
+    output: Output = None,
     length: Annotated[int, typer.Option(min=1, help="The most tokens to write.")] = 200,
     count: Annotated[int, typer.Option(min=1, help="How many continuations of each prompt.")] = 1,
     beams: Annotated[int | None, typer.Option(min=1, help="Search for the likeliest text; 1 is greedy.")] = None,
@@ -60,8 +71,10 @@ def generate(
     ] = None,
     require: Require = None,
     forbid: Forbid = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores and tokens.")] = False,
+    as_json: AsJson = False,
     alternatives: Alternatives = 0,
+    kernels: Kernels = None,
+    precision: Precision = PrecisionName.float32,
     device: Device = "auto",
     threads: Threads = None,
     engine: Engine = EngineName.regard,
@@ -73,6 +86,7 @@ def generate(
 
     if prompt and file:
         raise UserError("PROMPT and --file both name what to go on with; give one of the two.")
+    alternatives = shown_alternatives(alternatives, as_json)
     draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
     if beams is not None and draws:
         raise UserError("--beams searches for the likeliest text, the others draw by chance; give one of the two.")
@@ -82,33 +96,35 @@ def generate(
     decode = DecodeConfig.read(SAMPLING.plain() | draws | searched)
     if engine is EngineName.regard:
         generator = load_generator(model, chosen_device(device, threads))
+        set_forms(generator.forms, kernels, precision)
     else:
         generator = _opened_in_ctranslate2(model, ctranslate2_device(device, threads, seed), as_json)
     wish = make_wish(generator.text, required=require or (), forbidden=forbid or ())
-    shown = alternatives if as_json else 0
     if engine is EngineName.ctranslate2:
-        check_for_ctranslate2(decode, wish, shown)
+        check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
     plain = not as_json and output is None and count == 1 and not (require or forbid)
     if prompt and len(prompt) == 1 and plain and decode.beams == 1:
         _stream(generator, prompt[0], length, decode, stop or [])
         return
-    with written(output) as write, counting("prompts", None) as progress:
-        before = 0
-        for prompts in chunks_of_lines(prompt, file):
-            repeated = [each for each in prompts for _ in range(1 if decode.beams > 1 else count)]
-            found = generator.generate_all(
-                repeated,
-                limit=length,
-                decode=decode.model_copy(update={"seed": decode.seed + before}),
-                stops=stop or (),
-                wish=wish,
-                alternatives=shown,
-                progress=further(progress, before),
-            )
-            before += len(repeated)
-            for each in found:
-                for line in _lines(each[:count], as_json, generator):
-                    write(line)
+
+    each_gives = count if decode.beams > 1 else 1  # what is drawn is drawn anew
+
+    def work(prompts: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
+        if before == 0 and engine is EngineName.regard:
+            say_what_it_costs(generator.forms, len(prompts))
+        repeated = [each for each in prompts for _ in range(count // each_gives)]
+        found = generator.generate_all(
+            repeated,
+            limit=length,
+            decode=decode.model_copy(update={"seed": decode.seed + before}),
+            stops=stop or (),
+            wish=wish,
+            alternatives=alternatives,
+            progress=progress,
+        )
+        return len(repeated), (line for each in found for line in _lines(each, each_gives, as_json, generator))
+
+    work_through(prompt, file, output, "prompts", work)
 
 
 def _opened_in_ctranslate2(model: str, where: "torch.device", scored: bool) -> "Generator":
@@ -126,12 +142,10 @@ def _stream(generator: "Generator", prompt: str, length: int, decode: Any, stops
     sys.stdout.flush()
 
 
-def _lines(found: "list[Generated]", as_json: bool, generator: "Generator") -> Iterator[str]:
-    for one in found:
-        if as_json:
-            yield json.dumps(_facts(one, generator), ensure_ascii=False)
-        else:
-            yield (one.prompt + one.text).replace("\n", "\\n")
+def _lines(found: "list[Generated]", wanted: int, as_json: bool, generator: "Generator") -> list[str]:
+    if as_json:
+        return [json.dumps(_facts(one, generator), ensure_ascii=False) for one in found[:wanted]]
+    return padded(((one.prompt + one.text).replace("\n", "\\n") for one in found), wanted)
 
 
 def _facts(one: "Generated", generator: "Generator") -> dict[str, Any]:

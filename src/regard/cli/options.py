@@ -31,6 +31,9 @@ Require = Annotated[list[str] | None, typer.Option(help="A word that the output 
 Forbid = Annotated[list[str] | None, typer.Option(help="A word that the output has not; may be given several times.")]
 Alternatives = Annotated[int, typer.Option(min=0, help="With --json: so many of the likeliest tokens at every step.")]
 
+Output = Annotated[Path | None, typer.Option(help="Write to this file; until all is done, to its name with .partial.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores and tokens.")]
+
 
 class EngineName(StrEnum):
     """What computes."""
@@ -39,6 +42,20 @@ class EngineName(StrEnum):
     ctranslate2 = "ctranslate2"
 
 
+class PrecisionName(StrEnum):
+    """What models compute in."""
+
+    float32 = "float32"
+    bf16 = "bf16"
+    int8 = "int8"
+
+
+Precision = Annotated[
+    PrecisionName, typer.Option(help="float32; faster and a little less exact, bf16 on a GPU, int8 on a CPU.")
+]
+Kernels = Annotated[
+    bool | None, typer.Option("--compile/--no-compile", help="Compiled steps; if not given, where they pay.")
+]
 Engine = Annotated[EngineName, typer.Option(help="What computes: regard, or ctranslate2, quicker on a CPU.")]
 
 
@@ -80,14 +97,23 @@ def chosen_device(name: str, threads: int | None) -> torch.device:
     return device
 
 
-def given_pairs(pairs: Path | None, source: Path | None, target: Path | None, second: str) -> CorpusConfig | None:
-    """Pairs from one file or folder, or from two aligned files; None where nothing is given."""
+def given_pairs(
+    pairs: Path | None, source: Path | None, target: Path | None, second: str, data: str | None = None
+) -> CorpusConfig | None:
+    """Pairs from one file or folder, or from two aligned files; None where nothing is given.
+
+    `data` names a data set that these are in.
+    """
     if pairs is not None and (source or target):
         raise UserError(f"--pairs and --source/--{second} both name the data; give one of the two.")
-    if pairs is not None:
-        return CorpusConfig(path=str(pairs.absolute()))
-    if source is None and target is None:
+    if pairs is None and source is None and target is None:
+        if data is not None:
+            raise UserError(f"--data names a data set; say which of its files: --pairs, or --source and --{second}.")
         return None
-    if source is None or target is None:
+    if pairs is None and (source is None or target is None):
         raise UserError(f"--source and --{second} belong together: two files, line by line the same sentences.")
-    return CorpusConfig(source=str(source.absolute()), target=str(target.absolute()))
+
+    def place(path: Path | None) -> str | None:
+        return None if path is None else str(path.absolute() if data is None else path)
+
+    return CorpusConfig(set=data, path=place(pairs), source=place(source), target=place(target))

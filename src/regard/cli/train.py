@@ -51,7 +51,9 @@ def recipes(
     """List the recipes that ship: name, what to expect, description."""
     from regard.task import shipped_recipes
 
-    for one in shipped_recipes():
+    known = shipped_recipes()
+    width = max((len(one.name) for one in known), default=0)
+    for one in known:
         expect = one.recipe.expect
         if as_json:
             facts = {
@@ -70,7 +72,7 @@ def recipes(
             scores += f" in {expect.minutes:g} min on {expect.hardware}"
         elif expect is not None and expect.source:
             scores += f" (not measured here; {expect.source})"
-        print(f"{one.name:<18} {scores or 'not measured yet'}\n{'':<18} {one.recipe.description}")
+        print(f"{one.name:<{width}} {scores or 'not measured yet'}\n{'':<{width}} {one.recipe.description}")
 
 
 def cost(

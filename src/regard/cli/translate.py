@@ -1,22 +1,34 @@
 """`regard translate`."""
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.lines import (
+    check_for_ctranslate2,
+    ctranslate2_device,
+    padded,
+    say_what_it_costs,
+    set_forms,
+    shown_alternatives,
+    token_facts,
+    work_through,
+)
 from regard.cli.options import (
     Alternatives,
+    AsJson,
     Device,
     Engine,
     EngineName,
     Forbid,
+    Kernels,
     MinP,
+    Output,
+    Precision,
+    PrecisionName,
     Prefix,
     Repetition,
     Require,
@@ -28,27 +40,22 @@ from regard.cli.options import (
     chosen_device,
     drawing,
 )
-from regard.cli.progress import counting, further
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
     from regard.data.tokenizer import TextTokenizer
-    from regard.decode import DecodeConfig, Wish
+    from regard.decode import DecodeConfig
+    from regard.decode.shortlist import Shortlist
     from regard.task import Translated, Translator
-
-_CHUNK = 4000
-"""Lines taken at once from a file or a pipe: enough to sort them by length, few enough to hold."""
 
 
 def translate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model that ships: en-tr.")],
     text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Without it, standard input.")] = None,
     file: Annotated[list[Path] | None, typer.Option(help="Translate a file, line by line; .gz, .xz, .zst too.")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Write to this file; until all is done, to its name with .partial.")
-    ] = None,
+    output: Output = None,
     beams: Annotated[int | None, typer.Option(min=1, help="1 is greedy; the model's own number if not given.")] = None,
     nbest: Annotated[int, typer.Option(min=1, help="How many translations of each line, best first.")] = 1,
     diverse: Annotated[
@@ -66,12 +73,16 @@ def translate(
     together: Annotated[
         list[str] | None, typer.Option("--with", metavar="MODEL", help="Another model to translate with: an ensemble.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores and tokens.")] = False,
+    as_json: AsJson = False,
     alternatives: Alternatives = 0,
-    kernels: Annotated[
-        bool | None,
-        typer.Option("--compile/--no-compile", help="Compiled steps on a CPU; if not given, where they pay."),
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Score only words that the model's own shortlist holds plausible.")
+    ] = False,
+    shortlist_file: Annotated[
+        Path | None, typer.Option(help="The same by a file that `regard shortlist` has made.")
     ] = None,
+    kernels: Kernels = None,
+    precision: Precision = PrecisionName.float32,
     device: Device = "auto",
     threads: Threads = None,
     engine: Engine = EngineName.regard,
@@ -81,41 +92,38 @@ def translate(
 
     if text and file:
         raise UserError("TEXT and --file both name what to translate; give one of the two.")
+    alternatives = shown_alternatives(alternatives, as_json)
     draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
     if engine is EngineName.regard:
+        if together and precision is not PrecisionName.float32:
+            raise UserError("An ensemble computes in float32; leave out --precision, or --with.")
         translator = _opened(model, together or [], chosen_device(device, threads))
-        translator.compile = kernels
+        set_forms(translator.forms, kernels, precision)
+        translator.shortlist = _shortlist(translator, model, shortlist, shortlist_file)
     else:
+        if shortlist or shortlist_file:
+            raise UserError("CTranslate2 cannot use our shortlist; leave it out, or use --engine regard.")
         where = ctranslate2_device(device, threads, seed)
         translator = _opened_in_ctranslate2(model, together or [], where, as_json)
     decode = _search(translator, beams, nbest, diverse, draws)
     wish = make_wish(translator.target_text, prefix=prefix, required=require or (), forbidden=forbid or ())
-    shown = alternatives if as_json else 0
     if engine is EngineName.ctranslate2:
-        check_for_ctranslate2(decode, wish, shown)
-    with written(output) as write, counting("sentences", None) as progress:
-        before = 0
-        for lines in chunks_of_lines(text, file):
-            if before == 0 and engine is EngineName.regard:
-                _say_what_it_costs(translator, len(lines))
-            found = translator.translate_all(
-                lines,
-                decode.model_copy(update={"seed": decode.seed + before}),  # every line its own
-                further(progress, before),
-                wish=wish,
-                alternatives=shown,
-            )
-            before += sum(len(one.sentences) for one in found)
-            for one in found:
-                for line in _shown(one, nbest, as_json, translator.target_text):
-                    write(line)
+        check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
 
+    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
+        if before == 0 and engine is EngineName.regard and not together:
+            say_what_it_costs(translator.forms, len(lines))
+        found = translator.translate_all(
+            lines,
+            decode.model_copy(update={"seed": decode.seed + before}),  # every line its own
+            progress,
+            wish=wish,
+            alternatives=alternatives,
+        )
+        shown = (line for one in found for line in _shown(one, nbest, as_json, translator.target_text))
+        return sum(len(one.sentences) for one in found), shown
 
-def _say_what_it_costs(translator: "Translator", lines: int) -> None:
-    from regard.model import swift
-
-    if translator.pays_to_compile(lines) and not swift.is_compiled():
-        print("Compiling for this CPU, once; that takes some seconds (--no-compile avoids it).", file=sys.stderr)
+    work_through(text, file, output, "sentences", work)
 
 
 def _opened(model: str, together: list[str], where: "torch.device") -> "Translator":
@@ -125,6 +133,14 @@ def _opened(model: str, together: list[str], where: "torch.device") -> "Translat
     return translator.joined([load_translator(name, where) for name in together]) if together else translator
 
 
+def _shortlist(translator: "Translator", model: str, own: bool, given: Path | None) -> "Shortlist | None":
+    from regard.task.shortlist import load_shortlist, own_shortlist
+
+    if given is None and not own:
+        return None
+    return load_shortlist(given or own_shortlist(model), translator.source_text, translator.target_text)
+
+
 def _opened_in_ctranslate2(model: str, together: list[str], where: "torch.device", scored: bool) -> "Translator":
     from regard.task import load_translator
     from regard.task.ctranslate2 import CTranslate2Translator
@@ -132,23 +148,6 @@ def _opened_in_ctranslate2(model: str, together: list[str], where: "torch.device
     if together:
         raise UserError("CTranslate2 cannot join models in an ensemble; leave out --with, or use --engine regard.")
     return CTranslate2Translator(load_translator(model), model, where, scored=scored)
-
-
-def ctranslate2_device(device: str, threads: int | None, seed: int | None) -> "torch.device":
-    """The device that is meant: CTranslate2 knows cpu and cuda. Its seeds are not ours, and are not taken."""
-    if seed is not None:
-        raise UserError("CTranslate2 cannot draw by a seed for each line; leave out --seed, or use --engine regard.")
-    where = chosen_device(device, threads)
-    return chosen_device("cpu", threads) if device == "auto" and where.type != "cuda" else where
-
-
-def check_for_ctranslate2(decode: "DecodeConfig", wish: "Wish", alternatives: int) -> None:
-    """Refuse at once what CTranslate2 cannot do, and say where its search differs from ours."""
-    from regard.task.ctranslate2 import check_possible, differs
-
-    check_possible(decode, wish, alternatives)
-    if sentence := differs(decode):
-        print(sentence, file=sys.stderr)
 
 
 def _search(
@@ -167,67 +166,10 @@ def _search(
     return DecodeConfig.read(translator.decode.plain() | changes)
 
 
-@contextmanager
-def written(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """Takes lines as they come: to standard output, or to a file that is whole only at the end."""
-    from regard.files import growing_file
-
-    if output is None:
-        yield lambda line: print(line, flush=True)
-        return
-    count = 0
-    try:
-        with growing_file(output) as file:
-
-            def write(line: str) -> None:
-                nonlocal count
-                count += 1
-                file.write(f"{line}\n")
-                file.flush()
-
-            yield write
-    except KeyboardInterrupt:
-        lines = "1 line is" if count == 1 else f"{count:,} lines are"
-        done = f"{lines} in {output}.partial" if count else "nothing was written"
-        print(f"Stopped: {done}.", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-def chunks_of_lines(text: list[str] | None, files: list[Path] | None) -> Iterator[list[str]]:
-    """What is to be worked on, some lines at a time: all that were typed, a line at a time from a terminal."""
-    if text:
-        yield text
-        return
-    stream = _lines(files)
-    size = 1 if not files and sys.stdin.isatty() else _CHUNK
-    while chunk := list(islice(stream, size)):
-        yield chunk
-
-
-def _lines(files: list[Path] | None) -> Iterator[str]:
-    from regard.data.text import read_lines
-
-    if files:
-        for path in files:
-            yield from read_lines(path)
-        return
-    try:
-        for line in _as_text(sys.stdin.buffer):
-            yield line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"Standard input is not UTF-8: {error.reason}; convert it, for instance with iconv.") from None
-
-
-def _as_text(lines: Iterable[bytes]) -> Iterator[str]:
-    return (line.decode("utf-8") for line in lines)
-
-
-def _shown(one: "Translated", nbest: int, as_json: bool, tokenizer: "TextTokenizer") -> Iterator[str]:
+def _shown(one: "Translated", nbest: int, as_json: bool, tokenizer: "TextTokenizer") -> list[str]:
     if as_json:
-        yield json.dumps(_facts(one, nbest, tokenizer), ensure_ascii=False)
-        return
-    for number in range(min(nbest, max(one.candidates, 1))):
-        yield one.candidate(number)
+        return [json.dumps(_facts(one, nbest, tokenizer), ensure_ascii=False)]
+    return padded((one.candidate(number) for number in range(one.candidates)), nbest)
 
 
 def _facts(one: "Translated", nbest: int, tokenizer: "TextTokenizer") -> dict[str, Any]:
@@ -248,23 +190,3 @@ def _facts(one: "Translated", nbest: int, tokenizer: "TextTokenizer") -> dict[st
         for source, found in one.sentences
     ]
     return {"source": one.source, "translation": one.text, "sentences": sentences}
-
-
-def token_facts(
-    tokenizer: "TextTokenizer",
-    tokens: tuple[int, ...],
-    steps: tuple[float, ...],
-    alternatives: tuple[tuple[tuple[int, float], ...], ...],
-) -> list[dict[str, Any]]:
-    """Every token with its text and log-probability, and what else could have stood there. The end has no text."""
-    facts: list[dict[str, Any]] = []
-    for number, gain in enumerate(steps):
-        text = tokenizer.decode([tokens[number]]) if number < len(tokens) else ""
-        fact: dict[str, Any] = {"text": text, "log_probability": round(gain, 4)}
-        if alternatives:
-            fact["alternatives"] = [
-                {"text": tokenizer.decode([token]), "log_probability": round(chance, 4)}
-                for token, chance in alternatives[number]
-            ]
-        facts.append(fact)
-    return facts

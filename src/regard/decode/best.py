@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-_SMALLEST, _MOST = 1024, 64
+_SMALLEST, _MOST = 64, 64
 
 
 def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,16 +29,17 @@ def search_all(
     batch_tokens: int,
     threads: int = 1,
     progress: Callable[[int], None] | None = None,
+    search: Callable[[Worker[State], Sequence[Request], int], list[list[Hypothesis]]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each request what was found, best first. `progress` hears how many are done.
+    """For each request what was found, best first, by `search_batch` or another such `search`.
 
-    With several `threads` as many batches are worked on at a time, each by one thread.
+    `progress` hears how many are done. With several `threads` as many batches are worked on at a time, each by one.
     """
     found: list[list[Hypothesis]] = [[] for _ in requests]
     done = 0
 
     def work(group: list[int]) -> tuple[list[int], list[list[Hypothesis]]]:
-        return group, search_batch(worker, [requests[number] for number in group], end)
+        return group, (search or search_batch)(worker, [requests[number] for number in group], end)
 
     groups = list(_groups(requests, batch_tokens, threads))
     for group, results in _worked(work, groups, min(threads, len(groups))):

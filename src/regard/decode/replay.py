@@ -15,7 +15,6 @@ import copy
 import threading
 from collections import OrderedDict
 from typing import Any, Generic
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -53,12 +52,12 @@ class Turns(Generic[State]):
     def turn(self) -> None:
         """One step in every slot. The first is taken as it is, the second recorded; from then on it is replayed."""
         if self.graph is not None:
-            self.graph.replay()
             self.stepper.passed(self.state)
             self.chooser.reach += 1
+            self.graph.replay()
         elif self.warm and self.token.is_cuda:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._turn()
             self.graph = graph
             graph.replay()
@@ -114,14 +113,14 @@ class Recorder:
                 self._kept.popitem(last=False)
 
 
-_RECORDERS: WeakKeyDictionary[Any, Recorder] = WeakKeyDictionary()
-
-
 def recorder_of(stepper: Any, chooser: Chooser) -> Recorder | None:
     """Where turns of this search can be recorded: if the stepper works in place, and so does the chooser."""
     if not getattr(stepper, "in_place", False) or chooser.recorded_as() is None:
         return None
-    return _RECORDERS.setdefault(stepper, Recorder())
+    if stepper.recorder is None:
+        stepper.recorder = Recorder()
+    recorder: Recorder = stepper.recorder
+    return recorder
 
 
 def fitting_rows(count: int) -> int:

@@ -166,19 +166,21 @@ class Sampled(Single):
         if self.temperature == 0.0:
             return scores.argmax(dim=-1)
         number = uniform(self.seeds, self.lengths)[:, None]  # (slots, 1)
+        order = None
+        if 0 < self.top_k < scores.shape[1]:
+            scores, order = scores.topk(self.top_k, dim=-1)
         p = (scores.double() / self.temperature).softmax(dim=-1)
-        if not self.top_k and self.top_p >= 1.0 and self.min_p <= 0.0:
-            return _at_share(p, number)
-        p, order = p.sort(dim=-1, descending=True)
-        return order.gather(1, _at_share(self._likely(p), number)[:, None])[:, 0]
+        if self.top_p < 1.0 or self.min_p > 0.0:
+            if order is None:
+                p, order = p.sort(dim=-1, descending=True)
+            p = self._likely(p)
+        place = _at_share(p, number)
+        return place if order is None else order.gather(1, place[:, None])[:, 0]
 
     def _likely(self, p: Tensor) -> Tensor:
-        """Zero for tokens too unlikely.  p: # (slots, vocabulary), likeliest first"""
-        if self.top_k:
-            p = p * (torch.arange(p.shape[1], device=p.device) < self.top_k)
+        """Zero for tokens too unlikely.  p: # (slots, some), likeliest first; they sum to one"""
         if self.top_p < 1.0:
-            share = p / p.sum(dim=-1, keepdim=True)
-            p = p * (share.cumsum(dim=-1) - share < self.top_p)
+            p = p * (p.cumsum(dim=-1) - p < self.top_p)
         return p * (p >= self.min_p * p[:, :1])
 
     def _less_repetition(self, scores: Tensor) -> Tensor:

@@ -58,37 +58,6 @@ def normalise(x: Any, weight: Any, bias: Any, epsilon: Any, out: Any) -> None:
 
 
 @compiled
-def _product(x: Any, weight: Any, bias: Any, out: Any, add: Any, relu: Any) -> None:
-    """weight · x + bias, added to `out` or in its place, or only its positive part: as fast as weights can be read.
-
-    x: # (width,); weight: # (size, width); bias, out: # (size,)
-    """
-    size = weight.shape[0]
-    for first in range(0, size - 3, 4):
-        w0, w1, w2, w3 = weight[first], weight[first + 1], weight[first + 2], weight[first + 3]
-        s0 = s1 = s2 = s3 = _ZERO
-        for i in range(x.shape[0]):
-            s0 += w0[i] * x[i]
-            s1 += w1[i] * x[i]
-            s2 += w2[i] * x[i]
-            s3 += w3[i] * x[i]
-        _put(out, first, s0 + bias[first], add, relu)
-        _put(out, first + 1, s1 + bias[first + 1], add, relu)
-        _put(out, first + 2, s2 + bias[first + 2], add, relu)
-        _put(out, first + 3, s3 + bias[first + 3], add, relu)
-    for row in range(size - size % 4, size):
-        _put(out, row, _dot(weight[row], x) + bias[row], add, relu)
-
-
-@inlined
-def _put(out: Any, row: Any, value: Any, add: Any, relu: Any) -> None:
-    if add:
-        out[row] += value
-    else:
-        out[row] = max(value, _ZERO) if relu else value
-
-
-@compiled
 def attend_past(
     made: Any, keys: Any, values: Any, origin: Any, lengths: Any, heads: Any, scale: Any, scores: Any, out: Any
 ) -> None:
@@ -104,8 +73,9 @@ def attend_past(
     share = width // narrow  # query heads that share a key head
     for row in range(out.shape[0]):
         here = lengths[row]
-        keys[here, row, :] = made[row, width : width + narrow]
-        values[here, row, :] = made[row, width + narrow : width + 2 * narrow]
+        for i in range(narrow):
+            keys[here, row, i] = made[row, width + i]
+            values[here, row, i] = made[row, width + narrow + i]
         origin[here, row] = row
     for row in range(out.shape[0]):
         count = lengths[row] + 1
@@ -115,7 +85,7 @@ def attend_past(
                 first = head // share * size
                 scores[head, j] = scale * _dot(made[row, head * size : head * size + size], key[first : first + size])
         for head in range(heads):
-            _softmax(scores[head], count)
+            softmax(scores[head], count)
         for j in range(count):
             value = values[j, origin[j, row]]
             for head in range(heads):
@@ -144,70 +114,9 @@ def attend_memory(
             first = head // share * size
             for j in range(count):
                 scores[head, j] = scale * _dot(asked, keys[source, j, first : first + size])
-            _softmax(scores[head], count)
+            softmax(scores[head], count)
             for j in range(count):
                 _mix(scores[head, j], values[source, j, first : first + size], mixed, j == 0)
-
-
-@compiled
-def layer_of_one_row(
-    x: Any,
-    spare: Any,
-    made: Any,
-    hidden: Any,
-    weights: Any,
-    keys: Any,
-    values: Any,
-    origin: Any,
-    lengths: Any,
-    memory_keys: Any,
-    memory_values: Any,
-    memory_lengths: Any,
-    heads: Any,
-    scale: Any,
-    before: Any,
-    norms: Any,
-    epsilons: Any,
-    w_made: Any,
-    b_made: Any,
-    w_past: Any,
-    b_past: Any,
-    w_query: Any,
-    b_query: Any,
-    w_memory: Any,
-    b_memory: Any,
-    w_wide: Any,
-    b_wide: Any,
-    w_narrow: Any,
-    b_narrow: Any,
-) -> None:
-    """A whole layer for a single row, x changed in place: calling its parts one by one would cost as much again.
-
-    x, made, hidden: # (1, width), (1, query + key + value), (1, hidden); spare: # (3, 1, width), to work in
-    norms: # (3, 2, width), weight and bias of each sublayer's; before: whether they stand before it or behind the sum
-    """
-    nothing, normed, mixed = spare[0], spare[1], spare[2]
-    for part in range(3):
-        if part == 1 and memory_keys.shape[0] == 0:
-            continue
-        source = x
-        if before:
-            normalise(x, norms[part, 0], norms[part, 1], epsilons[part], normed)
-            source = normed
-        if part == 0:
-            _product(source[0], w_made, b_made, made[0], False, False)
-            attend_past(made, keys, values, origin, lengths, heads, scale, weights, mixed)
-            _product(mixed[0], w_past, b_past, x[0], True, False)
-        elif part == 1:
-            _product(source[0], w_query, b_query, nothing[0], False, False)
-            attend_memory(nothing, memory_keys, memory_values, memory_lengths, heads, scale, weights, mixed)
-            _product(mixed[0], w_memory, b_memory, x[0], True, False)
-        else:
-            _product(source[0], w_wide, b_wide, hidden[0], False, True)
-            _product(hidden[0], w_narrow, b_narrow, x[0], True, False)
-        if not before:
-            normalise(x, norms[part, 0], norms[part, 1], epsilons[part], normed)
-            x[0, :] = normed[0]
 
 
 @compiled
@@ -255,7 +164,7 @@ def _mix(weight: Any, value: Any, out: Any, first: Any) -> None:
 
 
 @inlined
-def _softmax(scores: Any, count: Any) -> None:
+def softmax(scores: Any, count: Any) -> None:
     greatest = scores[0]
     for j in range(1, count):
         greatest = max(greatest, scores[j])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,26 @@ Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How much room the rows of a step need: numbers in a word vector, in what attention asks and keeps, between."""
+
+    width: int
+    made: int
+    hidden: int
+    heads: int
+
+
 class Desk:
     """Room to work in during a step, kept from one to the next."""
 
-    def __init__(self, rows: int, width: int, heads: int, positions: int) -> None:
-        self.x, self.normed, self.mixed = (torch.zeros(rows, width) for _ in range(3))
-        self.x_array, self.normed_array, self.mixed_array = self.x.numpy(), self.normed.numpy(), self.mixed.numpy()
-        self.weights = np.zeros((heads, positions), np.float32)
-        self.spare = np.zeros((3, rows, width), np.float32)
+    def __init__(self, rows: int, sizes: Sizes, positions: int) -> None:
+        self.x, self.normed, self.asked, self.mixed = (torch.zeros(rows, sizes.width) for _ in range(4))
+        self.made, self.hidden = torch.zeros(rows, sizes.made), torch.zeros(rows, sizes.hidden)
+        all_of_it = (self.x, self.normed, self.asked, self.mixed, self.made, self.hidden)
+        self.room = tuple(tensor.numpy() for tensor in all_of_it)
+        self.x_array, self.normed_array, _, self.mixed_array, *_ = self.room
+        self.weights = np.zeros((sizes.heads, positions), np.float32)
         self.shape = (rows, positions)
 
 
@@ -32,12 +45,12 @@ class SwiftCache:
     how long each row is. Memory is there once for each source.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int, width: int, memory: list[tuple[Floats, Floats]]) -> None:
+    def __init__(self, layers: int, rows: int, capacity: int, width: int) -> None:
         self.keys = np.zeros((layers, capacity, rows, width), np.float32)
         self.values = np.zeros((layers, capacity, rows, width), np.float32)
         self.origin = np.zeros((capacity, rows), np.int64)
         self.lengths = np.zeros(rows, np.int64)
-        self.memory = memory  # of each layer # (sources, positions, width), twice
+        self.memory = np.zeros((2, 0, rows, 0, width), np.float32)  # keys and values of each layer's sources
         self.memory_lengths = np.zeros(0, np.int64)
         self.sources = rows
         self._desk: Desk | None = None
@@ -54,10 +67,10 @@ class SwiftCache:
     def extent(self) -> int:
         return int(self.lengths.max())
 
-    def desk(self, width: int, heads: int) -> Desk:
-        longest = max(self.capacity, self.memory[0][0].shape[1]) if self.memory else self.capacity
+    def desk(self, sizes: Sizes) -> Desk:
+        longest = max(self.capacity, self.memory.shape[3])
         if self._desk is None or self._desk.shape != (self.rows, longest):
-            self._desk = Desk(self.rows, width, heads, longest)
+            self._desk = Desk(self.rows, sizes, longest)
         return self._desk
 
     def regroup(self, rows: Numbers, sources: Numbers | None) -> None:
@@ -70,7 +83,7 @@ class SwiftCache:
             return
         self._rewrite(rows)
         if sources is not None:
-            self.memory = [(key[sources], value[sources]) for key, value in self.memory]
+            self.memory = self.memory.take(sources, axis=2)
             self.memory_lengths = self.memory_lengths[sources]
             self.sources = len(sources)
 
@@ -86,12 +99,9 @@ class SwiftCache:
         extent = other.extent
         self.keys[:, :extent, rows], self.values[:, :extent, rows] = other.keys[:, :extent], other.values[:, :extent]
         self.origin[:, rows], self.lengths[rows] = rows, other.lengths
-        self.memory = [
-            (_put(key, sources, new_key, count), _put(value, sources, new_value, count))
-            for (key, value), (new_key, new_value) in zip(self.memory, other.memory, strict=True)
-        ]
+        self.memory = _put(self.memory, 2, sources, other.memory, count)
         if len(self.memory_lengths):
-            self.memory_lengths = _put(self.memory_lengths, sources, other.memory_lengths, count)
+            self.memory_lengths = _put(self.memory_lengths, 0, sources, other.memory_lengths, count)
         self.sources = count
 
     def grow(self, capacity: int, rows: int) -> None:
@@ -104,7 +114,7 @@ class SwiftCache:
             self.lengths = np.pad(self.lengths, (0, more[1]))
 
     def bytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes + sum(key.nbytes + value.nbytes for key, value in self.memory)
+        return self.keys.nbytes + self.values.nbytes + self.memory.nbytes
 
     def _rewrite(self, rows: Numbers) -> None:
         """Copy the texts of these rows together, so that each again has written its own."""
@@ -119,14 +129,16 @@ class SwiftCache:
         self.lengths = self.lengths[rows]
 
 
-def _put(mine: NDArray[Any], rows: Numbers, theirs: NDArray[Any], count: int) -> NDArray[Any]:
-    """An array of `count` rows, some of them replaced by those of another. Where a row is shorter, what is behind it
-    does not count."""
-    shape = (count, *(max(sizes) for sizes in zip(mine.shape[1:], theirs.shape[1:], strict=True)))
-    if mine.shape != shape:
+def _put(mine: NDArray[Any], axis: int, places: Numbers, theirs: NDArray[Any], count: int) -> NDArray[Any]:
+    """An array with `count` places along an axis, some of them taken from another. Where those are shorter, what is
+    behind them does not count."""
+    shape = [max(sizes) for sizes in zip(mine.shape, theirs.shape, strict=True)]
+    shape[axis] = count
+    if list(mine.shape) != shape:
         small = mine
         mine = np.zeros(shape, small.dtype)
         mine[tuple(slice(0, size) for size in small.shape)] = small
-    for row, new in zip(rows, theirs, strict=True):
-        mine[(row, *(slice(0, size) for size in new.shape))] = new
+    where: list[Any] = [slice(0, size) for size in theirs.shape]
+    where[axis] = places
+    mine[tuple(where)] = theirs
     return mine

@@ -14,6 +14,7 @@ import copy
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -35,6 +36,12 @@ from regard.model.writer import Writer
 def swift_gpu(model: Any, precision: torch.dtype | None = None) -> Any:
     """The model for fast steps on its GPU, or the model itself where there is no such form of it."""
     return SwiftGpu(model, precision) if why_not(model) is None else model
+
+
+def is_compiled() -> bool:
+    """Whether the kernels were compiled on this machine before, so that using them costs no wait."""
+    place = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    return any(place.glob("*/_attend_past.json"))
 
 
 def why_not(model: Any) -> str | None:
@@ -72,6 +79,8 @@ class SwiftGpu(Generic[AnyWriter]):
 
     in_place = True
     """Its state stays where it is from step to step, so that steps can be recorded and replayed."""
+    recorder: Any = None
+    """What was recorded of searches, kept here by whoever searches."""
 
     def __init__(self, model: AnyWriter, precision: torch.dtype | None = None) -> None:
         reason = why_not(model)
@@ -95,8 +104,8 @@ class SwiftGpu(Generic[AnyWriter]):
         scored = self.reader.vocabulary if self.reader.output is None else self.reader.output
         self.scored = scored.weight.detach().T
         self.output_bias = None if self.reader.output_bias is None else self.reader.output_bias.detach().float()
-        self.codes = self.table.new_zeros(0, self.table.shape[1], dtype=torch.float32)
-        self.rotation: tuple[Tensor, Tensor] | None = None
+        self.places: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
+        """What tells positions apart, by their number; recordings go on reading from here."""
         self.rotary = next((block.rotary for block in decoder.attention()), None)
 
     @property
@@ -114,10 +123,10 @@ class SwiftGpu(Generic[AnyWriter]):
         """Logits for the word after each new token, one a row.  tokens: # (rows, 1); gives (rows, 1, vocabulary)"""
         self.passed(cache)
         kernels, before = self.kernels, self.before
-        self._make_codes(cache.capacity)
+        codes, rotation = self._places(cache.capacity)
         x = torch.empty(cache.rows, self.table.shape[1], device=self.device)
         ready = kernels.embed(
-            tokens[:, 0], cache.lengths, self.table, self.codes, self.reader.input.factor, self.norms[0], x
+            tokens[:, 0], cache.lengths, self.table, codes, self.reader.input.factor, self.norms[0], x
         )
         following = iter(self.norms[1:] if before else self.norms)
         for number, layer in enumerate(self.layers):
@@ -129,7 +138,7 @@ class SwiftGpu(Generic[AnyWriter]):
                 cache.origin,
                 cache.lengths,
                 layer.heads,
-                self.rotation,
+                rotation,
             )
             ready = kernels.join(x, functional.linear(mixed, *layer.past_out), next(following), before=before)
             if layer.query is not None:
@@ -177,24 +186,25 @@ class SwiftGpu(Generic[AnyWriter]):
 
     def _logits(self, ready: Tensor) -> Tensor:
         """Scores in float32: rounded to 8 bits many words would score alike.  # (rows, vocabulary)"""
-        if ready.dtype == torch.float32 or ready.device.type != "cuda":
-            logits = ready.float() @ self.scored.float()
-        else:
+        if ready.dtype == torch.float32:
+            logits = ready @ self.scored
+        elif ready.is_cuda:
             logits = torch.mm(ready, self.scored, out_dtype=torch.float32)
+        else:
+            logits = ready.float() @ self.scored.float()
         return logits if self.output_bias is None else logits.add_(self.output_bias)
 
-    def _make_codes(self, capacity: int) -> None:
-        """What is added to word vectors at each position, or how far heads are turned there, up to the last one."""
-        if len(self.codes) >= min(capacity, self.reader.input.position.limit or capacity):
-            return
-        position = self.reader.input.position
-        places = torch.arange(min(capacity, position.limit or capacity), device=self.device)
-        if isinstance(position, Added):
-            self.codes = position.encode(places).float().contiguous()
-        else:
-            self.codes = self.table.new_zeros(len(places), self.table.shape[1], dtype=torch.float32)
-        if self.rotary is not None:
-            self.rotation = self.rotary.rotation(places, 0)
+    def _places(self, capacity: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """What is added to word vectors at each position, and cosine and sine by which heads are turned there."""
+        if capacity not in self.places:
+            position = self.reader.input.position
+            places = torch.arange(min(capacity, position.limit or capacity), device=self.device)
+            if isinstance(position, Added):
+                codes = position.encode(places).float().contiguous()
+            else:
+                codes = self.table.new_zeros(len(places), self.table.shape[1], dtype=torch.float32)
+            self.places[capacity] = codes, None if self.rotary is None else self.rotary.rotation(places, 0)
+        return self.places[capacity]
 
     def _taken_over(self, read: Cache) -> SwiftGpuCache:
         """What the model has read, in this layout."""

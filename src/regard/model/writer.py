@@ -4,6 +4,7 @@ Words go in, a causal stack works on them, scores for the next word come out: al
 behind a cache while decoding.
 """
 
+import copy
 from typing import Self
 
 import torch
@@ -86,6 +87,17 @@ class Writer(nn.Module):
         logits = self.write(tokens, context, cache.layers)
         cache.advance(tokens.shape[1], counts)
         return logits, cache
+
+    def limited(self, tokens: Tensor) -> Self:
+        """A writer with the same weights that scores these words only, in this order.  tokens: # (some,)"""
+        scored = self.vocabulary if self.output is None else self.output
+        twin = copy.copy(self)
+        twin._modules, twin._parameters = dict(self._modules), dict(self._parameters)
+        twin.output = Vocabulary(0, scored.weight.shape[1])
+        twin.output.weight = nn.Parameter(scored.weight[tokens], requires_grad=False)
+        if self.output_bias is not None:
+            twin.output_bias = nn.Parameter(self.output_bias[tokens], requires_grad=False)
+        return twin
 
     def reorder(self, cache: Cache, rows: Tensor) -> Cache:
         """Make row i of the cache what row `rows[i]` was."""

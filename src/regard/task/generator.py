@@ -12,6 +12,7 @@ from regard.decode import DecodeConfig, Engine, Hypothesis, Request, Wish, searc
 from regard.errors import UserError
 from regard.model import LanguageModel
 from regard.run import Loaded, find, load
+from regard.task.forms import Forms
 from regard.task.words import seeded
 
 SAMPLING = DecodeConfig(beams=1, sample=True, temperature=0.8, top_k=50)
@@ -44,10 +45,13 @@ class Generator(Loaded):
             raise UserError("This model has no tokenizer, so it can take ids but no text.")
         super().__init__(loaded.model, loaded.tokenizer)
         self.language_model = loaded.model
+        self.forms = Forms(loaded.model)
+        """How it is laid out for the hardware, and in which precision it computes."""
         self.text = TextTokenizer(loaded.tokenizer, **loaded.model.config.tokens.plain())
 
     def to(self, device: torch.device | str) -> "Generator":
         self.model.to(device)
+        self.forms.forget()
         return self
 
     def generate(
@@ -72,7 +76,7 @@ class Generator(Loaded):
             heard = len(tokens)
             return stream.stopped
 
-        engine = Engine(self.language_model, self.end, rows=1, longest=limit)
+        engine = Engine(self.forms.worker(1), self.end, rows=1, longest=limit)
         ticket = engine.submit(self._request(prompt, limit, decode, Wish(), 0), listen)
         try:
             while engine.work():
@@ -102,7 +106,8 @@ class Generator(Loaded):
             for number, prompt in enumerate(prompts)
         ]
         budget = BATCH_TOKENS.get(self.language_model.device.type, 2048)
-        found = search_all(self.language_model, requests, self.end, batch_tokens=budget, progress=progress)
+        worker = self.forms.worker(len(requests))
+        found = search_all(worker, requests, self.end, batch_tokens=budget, progress=progress)
         return [
             [self._generated(prompt, one, stops) for one in hypotheses]
             for prompt, hypotheses in zip(prompts, found, strict=True)

@@ -6,13 +6,15 @@ lines.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from regard.data.pairs import Pair
 from regard.data.tokenizer import TextTokenizer
-from regard.decode import DecodeConfig, Request, Wish, Worker, score_given, search_all
+from regard.decode import DecodeConfig, Request, Wish, Worker, score_given, search_all, search_batch
+from regard.decode.shortlist import Shortlist, search_batch_among
 from regard.errors import UserError
 from regard.model.swift import Swift
 from regard.score import TranslationScore, score_translations
@@ -52,12 +54,13 @@ def translate_lines(
     *,
     wish: Wish | None = None,
     alternatives: int = 0,
+    shortlist: Shortlist | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Translation]]:
     """For each line its `beams` best translations, best first. A line without words stays one.
 
-    `progress` hears how many lines are done.
+    With a `shortlist` they are searched among its tokens only. `progress` hears how many lines are done.
     """
     sources = source.encode_batch(lines)
     results: list[list[Translation]] = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in lines]
@@ -82,6 +85,7 @@ def translate_lines(
         batch_tokens=batch_tokens or BATCH_TOKENS.get(model.device.type, 2048),
         threads=threads_for(model, len(requests)),
         progress=None if progress is None else lambda done: progress(empty + done),
+        search=search_batch if shortlist is None else partial(search_batch_among, shortlist=shortlist),
     )
     for number, hypotheses in zip(wanted, found, strict=True):
         texts = target.decode_batch([one.tokens for one in hypotheses])

@@ -10,18 +10,17 @@ import torch
 from regard.data.sentences import Split, split_sentences
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Ensemble, Wish, Worker
+from regard.decode.shortlist import Shortlist
 from regard.errors import UserError
 from regard.model import EncoderDecoder, LanguageModel
-from regard.model.swift import Swift, is_compiled, why_not
 from regard.run import Loaded, find, load, read_facts
+from regard.task.forms import Forms
 from regard.task.generator import load_generator
 from regard.task.translate import Translation, score_lines, translate_lines
 from regard.task.words import make_wish
 
 LONGEST = 500
 """Characters of a sentence; a longer one is cut where it does least harm."""
-COMPILED_FROM, COMPILING_FROM = 16, 1000
-"""Sentences from which on compiled kernels pay: where they are there, and where they are to be compiled first."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,10 @@ class Translator(Loaded):
         self.encoder_decoder = loaded.model
         self.worker: Worker[Any] = loaded.model
         """What is searched: this model, or an ensemble with others."""
-        self.compile: bool | None = None
-        """Whether kernels are compiled for steps on a CPU; None is where they pay."""
-        self._swift: Swift[EncoderDecoder] | None = None
+        self.forms = Forms(loaded.model)
+        """How it is laid out for the hardware, and in which precision it computes."""
+        self.shortlist: Shortlist | None = None
+        """The tokens to search among, where not the whole vocabulary is wanted."""
         self.source_text = TextTokenizer(loaded.tokenizer, **special)
         same = loaded.target_tokenizer is loaded.tokenizer
         self.target_text = self.source_text if same else TextTokenizer(loaded.target_tokenizer, **special)
@@ -73,21 +73,16 @@ class Translator(Loaded):
 
     def to(self, device: torch.device | str) -> "Translator":
         self.model.to(device)
-        self._swift = None
+        self.forms.forget()
         return self
 
     def pays_to_compile(self, sentences: int) -> bool:
-        """Whether so many sentences are worth the compiled kernels. The first time they cost some seconds."""
-        if self.compile is False or self.worker is not self.encoder_decoder or why_not(self.encoder_decoder):
-            return False
-        return self.compile is True or sentences >= (COMPILED_FROM if is_compiled() else COMPILING_FROM)
+        """Whether so many sentences are worth compiled kernels. The first time they cost some seconds."""
+        return self.worker is self.encoder_decoder and self.forms.pays_to_compile(sentences)
 
     def _worker_for(self, sentences: int) -> Worker[Any]:
-        if not self.pays_to_compile(sentences):
-            return self.worker
-        if self._swift is None:
-            self._swift = Swift(self.encoder_decoder)
-        return self._swift
+        """The model in the form that is best for so many sentences; an ensemble as it is."""
+        return self.forms.worker(sentences) if self.worker is self.encoder_decoder else self.worker
 
     def joined(self, others: "Sequence[Translator]") -> "Translator":
         """An ensemble of this one and others that were trained with the same tokenizers."""
@@ -96,6 +91,7 @@ class Translator(Loaded):
                 raise UserError("Models of an ensemble must share their tokenizers; these were trained with others.")
         joined = Translator(Loaded(self.model, self.tokenizer, self.target_tokenizer), self.decode)
         joined.worker = Ensemble([self.worker, *(other.worker for other in others)])
+        joined.shortlist = self.shortlist
         return joined
 
     def translate(
@@ -157,6 +153,7 @@ class Translator(Loaded):
             decode or self.decode,
             wish=wish,
             alternatives=alternatives,
+            shortlist=self.shortlist,
             progress=progress,
         )
 
