@@ -1,0 +1,198 @@
+"""A model laid out for training on a GPU: the same weights, the same sums, fewer trips through memory.
+
+`for_training(model)` gives a twin that shares the model's parameters, under the same names. Its stacks compute what
+`Stack` computes with fused kernels (`triton_training.py`): dropout, residual sum and the next norm in one, attention
+over short texts in one, query, key and value from one product. Whatever the kernels do not know goes the model's own
+way, sublayer by sublayer. Chance is drawn from another source than PyTorch's dropout, with the same shares.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import Causal, Context, Full, LayerState, Lengths
+from regard.attention.cache import KeyValue
+from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention
+from regard.model.block import Block, NoResidual, PostNorm, PreNorm
+from regard.model.stack import Stack
+
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
+
+
+def for_training(model: AnyModel) -> AnyModel:
+    """A twin of a model that trains faster on a GPU; the model itself where there is nothing to gain."""
+    names = [name for name, part in model.named_children() if type(part) is Stack and why_not(part) is None]
+    if not names:
+        return model
+    twin = copy.copy(model)
+    twin._modules = dict(model._modules)
+    for name in names:
+        part = model.get_submodule(name)
+        assert isinstance(part, Stack)
+        twin._modules[name] = FusedStack.of(part)
+    return twin
+
+
+def why_not(stack: Stack) -> str | None:
+    """What stands against the fast form of a stack; None if nothing does."""
+    if find_spec("triton") is None:
+        return "Triton is not installed (it comes with PyTorch for NVIDIA GPUs)"
+    device = next(stack.parameters()).device
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"it is for NVIDIA GPUs, and this model is on {device}"
+    for block in stack.blocks:
+        assert isinstance(block, Block)
+        for sublayer in block.values():
+            if not isinstance(sublayer, PreNorm) or isinstance(sublayer, NoResidual):
+                return "a layer has no residual sum"
+            if not isinstance(sublayer.norm, nn.LayerNorm | nn.RMSNorm):
+                return "norms must be layer normalisation or RMS"
+    return None
+
+
+class _Seen(NamedTuple):
+    """What a mask of lengths says: causal or not, and how many words of each row are there (all, if None)."""
+
+    causal: bool
+    lengths: Tensor | None
+
+
+class FusedStack(Stack):
+    """A stack in its fast form. Its modules and parameters are those of the stack it was made of."""
+
+    @classmethod
+    def of(cls, stack: Stack) -> FusedStack:
+        made = cls.__new__(cls)
+        made.__dict__.update(stack.__dict__)
+        made._modules = dict(stack._modules)
+        return made
+
+    def forward(self, x: Tensor, context: Context, states: list[LayerState]) -> Tensor:
+        if context.watch is not None or any(state.own is not None for state in states):
+            return super().forward(x, context, states)
+        from regard.model import triton_training as kernels
+
+        seed = torch.randint(1 << 30, (1,), device=x.device)
+        sublayers = [
+            (sublayer, state)
+            for block, state in zip(self.blocks, states, strict=True)
+            for sublayer in block.values()  # type: ignore[operator]
+        ]
+        before = not isinstance(sublayers[0][0], PostNorm)
+        ready = x
+        if before:
+            x, ready = _join(kernels, x, None, sublayers[0][0].norm, True, None)
+        for number, (sublayer, state) in enumerate(sublayers):
+            change = self._change(kernels, sublayer.function, ready, context, state, seed, 2 * number)
+            share = sublayer.dropout.p if self.blocks.training else 0.0
+            chance = kernels.Chance(share, seed, 2 * number + 1) if share else None
+            last = number + 1 == len(sublayers)
+            following = sublayer.norm if not before else self.norm if last else sublayers[number + 1][0].norm
+            x, ready = _join(kernels, x, change, following, before, chance)
+        return ready
+
+    def remember(self, memory: Tensor) -> list[KeyValue]:
+        """As `Stack` does, keys and values of a layer from one product."""
+        if self.memory is not None:
+            return [_remembered(self.memory, memory)] * len(self.blocks)
+        others = [block["cross"].function for block in self.blocks]  # type: ignore[index]
+        return [_remembered(each.source, memory) for each in others]
+
+    def _change(
+        self,
+        kernels: Any,
+        function: nn.Module,
+        x: Tensor,
+        context: Context,
+        state: LayerState,
+        seed: Tensor,
+        call: int,
+    ) -> Tensor:
+        """What a sublayer makes of x."""
+        if isinstance(function, Heads) and (seen := _seen(function, context)) is not None:
+            share = function.dropout if self.blocks.training else 0.0  # a twin is not told, its parts are
+            chance = kernels.Chance(share, seed, call) if share else None
+            sizes = function.sizes
+            shape = kernels.Shape(sizes.heads, sizes.key_heads, sizes.head_width, seen.causal)
+            if isinstance(function, SelfAttention) and x.shape[1] <= kernels.LONGEST:
+                made = functional.linear(x, *_joined(function.query, function.source.key, function.source.value))
+                mixed = kernels.attend_self(made, seen.lengths, shape, chance)
+                return _product(mixed, function.output)
+            if isinstance(function, CrossAttention) and isinstance(state.memory, Remembered):
+                both = state.memory.both
+                if max(x.shape[1], both.shape[1]) <= kernels.LONGEST and both.shape[0] == x.shape[0]:
+                    query = _product(x, function.query)
+                    mixed = kernels.attend_other(query, both, seen.lengths, shape, chance)
+                    return _product(mixed, function.output)
+        changed: Tensor = function(x, context, state)
+        return changed
+
+
+class Remembered(tuple[Tensor, Tensor]):
+    """Keys and values as every attention takes them, and side by side as they were made.  # (rows, keys, both)"""
+
+    both: Tensor
+
+
+def _remembered(source: nn.Module | None, memory: Tensor) -> Remembered:
+    assert isinstance(source, KeyValueProjection)
+    both = functional.linear(memory, *_joined(source.key, source.value))
+    key, value = both.unflatten(2, (2, source.heads, -1)).permute(2, 0, 3, 1, 4)
+    made = Remembered((key, value))
+    made.both = both
+    return made
+
+
+def _join(
+    kernels: Any, x: Tensor, change: Tensor | None, norm: nn.Module, before: bool, chance: Any
+) -> tuple[Tensor, Tensor]:
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    epsilon = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+    bias = getattr(norm, "bias", None)
+    centred = isinstance(norm, nn.LayerNorm)
+    made: tuple[Tensor, Tensor] = kernels.join(
+        x, change, norm.weight, bias, epsilon, before=before, centred=centred, chance=chance
+    )
+    return made
+
+
+def _product(x: Tensor, linear: nn.Module) -> Tensor:
+    made: Tensor = linear(x)
+    return made
+
+
+def _joined(*parts: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """The weights of several projections of the same input, side by side."""
+    linears = [part for part in parts if isinstance(part, nn.Linear)]
+    weights: list[Tensor] = [part.weight for part in linears]
+    biases: list[Tensor] = [part.bias for part in linears if part.bias is not None]
+    return torch.cat(weights), torch.cat(biases) if len(biases) == len(parts) else None
+
+
+def _seen(function: Heads, context: Context) -> _Seen | None:
+    """What a plain attention may see in this pass; None if the kernels do not know it."""
+    sizes = function.sizes
+    if function.kind != "scaled" or sizes.value_width != sizes.head_width or sizes.head_width > 128:
+        return None
+    if not isinstance(function.output, nn.Linear):
+        return None
+    if isinstance(function, CrossAttention):
+        match context.memory:
+            case Full():
+                return _Seen(False, None)
+            case Lengths():
+                return _Seen(False, context.memory.lengths)
+        return None
+    assert isinstance(function, SelfAttention)
+    if function.rotary is not None or context.documents is not None:
+        return None
+    if function.pattern in (Causal(), Causal() & Full(), Full() & Causal()):
+        return _Seen(True, None)  # padding lies behind every real word
+    return _Seen(False, context.lengths) if function.pattern == Full() else None

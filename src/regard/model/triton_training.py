@@ -1,0 +1,420 @@
+"""What training does besides matrix products, written in Triton for a GPU: forward and backward.
+
+Between two products lie a dropout, a sum and a norm, or a softmax over few words. PyTorch takes one trip through
+memory for each of them; here it is one for all, and nothing is kept for the way back that can be made again: what was
+dropped is drawn again from the same numbers, and weights of attention are computed again.
+
+Chance comes from a number on the device, `seed`, that is drawn anew in every pass, and from the number of the call, so
+that a recorded pass draws differently each time it is replayed. Sums are made in float32. With the environment variable
+TRITON_INTERPRET=1 everything runs on a CPU, slowly, which is how it is tested.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LONGEST = 128
+"""Words on each side up to which attention fits into one program."""
+_PROGRAMS = 528
+"""Programs that share the rows on the way back of a norm, each with sums of its own."""
+
+
+class Chance(NamedTuple):
+    """How much is dropped, and what decides it."""
+
+    share: float
+    seed: Tensor  # (1,), int64
+    call: int
+
+
+@triton.jit
+def _kept(seed, call, at, share):
+    """1 / (1 − share) where something stays, 0 where it is dropped."""
+    return tl.where(tl.rand(tl.load(seed) + call, at) >= share, 1.0 / (1.0 - share), 0.0)
+
+
+@triton.jit
+def _join_forward(
+    x, change, total_out, x_out, normed_out, means, scales, weight, bias, seed, call, share, epsilon, width,
+    joined: tl.constexpr, dropped: tl.constexpr, before: tl.constexpr, centred: tl.constexpr, shifted: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, block)
+    inside = at < width
+    place = row * width + at
+    total = tl.load(x + place, inside, 0.0).to(tl.float32)
+    if joined:
+        added = tl.load(change + place, inside, 0.0).to(tl.float32)
+        if dropped:
+            added = added * _kept(seed, call, place, share)
+        total = (total + added).to(x.dtype.element_ty).to(tl.float32)
+    mean = tl.sum(total, 0) / width if centred else 0.0
+    away = tl.where(inside, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(away * away, 0) / width + epsilon)
+    normed = away * scale * tl.load(weight + at, inside, 0.0).to(tl.float32)
+    if shifted:
+        normed += tl.load(bias + at, inside, 0.0).to(tl.float32)
+    kind = x.dtype.element_ty
+    if centred:
+        tl.store(means + row, mean)
+    tl.store(scales + row, scale)
+    tl.store(normed_out + place, normed.to(kind), inside)
+    if before:
+        if joined:
+            tl.store(x_out + place, total.to(kind), inside)
+    else:
+        tl.store(total_out + place, total.to(kind), inside)
+        tl.store(x_out + place, normed.to(kind), inside)
+
+
+@triton.jit
+def _join_backward(
+    slope_x, slope_normed, total, means, scales, weight, seed, call, share,
+    x_slope, change_slope, weight_slopes, bias_slopes, rows, width,
+    dropped: tl.constexpr, before: tl.constexpr, later: tl.constexpr, centred: tl.constexpr, shifted: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    at = tl.arange(0, block)
+    inside = at < width
+    factor = tl.load(weight + at, inside, 0.0).to(tl.float32)
+    weight_sum = tl.zeros([block], tl.float32)
+    bias_sum = tl.zeros([block], tl.float32)
+    for number in range(tl.cdiv(rows - first, programs)):
+        row = first.to(tl.int64) + number * programs
+        place = row * width + at
+        slope = tl.load(slope_normed + place, inside, 0.0).to(tl.float32)
+        if later:
+            other = tl.load(slope_x + place, inside, 0.0).to(tl.float32)
+            if not before:
+                slope += other
+        scale = tl.load(scales + row)
+        mean = tl.load(means + row) if centred else 0.0
+        away = tl.where(inside, tl.load(total + place, inside, 0.0).to(tl.float32) - mean, 0.0) * scale
+        weight_sum += slope * away
+        if shifted:
+            bias_sum += slope
+        slope = slope * factor
+        along = tl.sum(slope * away, 0) / width
+        if centred:
+            slope = slope - tl.sum(slope, 0) / width
+        back = (slope - away * along) * scale
+        if later and before:
+            back += other
+        kind = total.dtype.element_ty
+        tl.store(x_slope + place, back.to(kind), inside)
+        if dropped:
+            tl.store(change_slope + place, (back * _kept(seed, call, place, share)).to(kind), inside)
+    tl.store(weight_slopes + first * width + at, weight_sum, inside)
+    if shifted:
+        tl.store(bias_slopes + first * width + at, bias_sum, inside)
+
+
+class _Join(torch.autograd.Function):
+    """x + dropped change, and its norm."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        x: Tensor,
+        change: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        epsilon: float,
+        before: bool,
+        centred: bool,
+        chance: Chance | None,
+    ) -> tuple[Tensor, Tensor]:
+        x = x.contiguous()
+        change = None if change is None else change.contiguous()
+        width = x.shape[-1]
+        rows = x.numel() // width
+        alone = before and change is None  # only a norm
+        x_out = x.new_empty(0) if alone else torch.empty_like(x)
+        normed = torch.empty_like(x)
+        total = x if alone else x_out if before else torch.empty_like(x)
+        means, scales = torch.empty(2, rows, device=x.device)
+        share, seed, call = chance or (0.0, scales, 0)
+        _join_forward[(rows,)](
+            x, x if change is None else change, total, x_out, normed, means, scales, weight,
+            weight if bias is None else bias, seed, call, share, epsilon, width,
+            joined=change is not None, dropped=chance is not None, before=before, centred=centred,
+            shifted=bias is not None, block=triton.next_power_of_2(width),
+        )  # fmt: skip
+        context.save_for_backward(total, means, scales, weight, *(() if chance is None else (seed,)))
+        context.facts = (change is not None, bias is not None, before, centred, share, call)
+        context.set_materialize_grads(False)
+        if alone:
+            context.mark_non_differentiable(x_out)
+        return x_out, normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope_x: Tensor | None, slope_normed: Tensor | None) -> tuple[Any, ...]:
+        total, means, scales, weight, *seeds = context.saved_tensors
+        joined, shifted, before, centred, share, call = context.facts
+        rows, width = scales.shape[0], total.shape[-1]
+        if slope_normed is None:
+            slope_normed = torch.zeros_like(total)
+        slope_normed = slope_normed.contiguous()
+        slope_x = None if slope_x is None else slope_x.contiguous()
+        programs = min(rows, _PROGRAMS)
+        back = torch.empty_like(total)
+        change_back = torch.empty_like(total) if seeds else back
+        sums = total.new_zeros(2, programs, width, dtype=torch.float32)
+        _join_backward[(programs,)](
+            slope_normed if slope_x is None else slope_x, slope_normed, total, means, scales, weight,
+            seeds[0] if seeds else scales, call, share, back, change_back, sums[0], sums[1], rows, width,
+            dropped=bool(seeds), before=before, later=slope_x is not None, centred=centred, shifted=shifted,
+            block=triton.next_power_of_2(width),
+        )  # fmt: skip
+        weight_slope, bias_slope = sums.sum(dim=1).to(weight.dtype)
+        return (
+            back,
+            change_back if joined else None,
+            weight_slope,
+            bias_slope if shifted else None,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def join(
+    x: Tensor,
+    change: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    epsilon: float,
+    *,
+    before: bool,
+    centred: bool,
+    chance: Chance | None,
+) -> tuple[Tensor, Tensor]:
+    """x with a sublayer's change added, some of it dropped; and what the next sublayer takes.
+
+    Where norms stand `before` sublayers these are the sum and its norm, else twice the norm of the sum. Without a
+    change only the norm is new. `centred` is layer normalisation, else RMS.  x, change: # (…, width)
+    """
+    if change is None and before:
+        _, normed = _Join.apply(x, None, weight, bias, epsilon, before, centred, None)  # type: ignore[no-untyped-call]
+        return x, normed
+    made: tuple[Tensor, Tensor] = _Join.apply(x, change, weight, bias, epsilon, before, centred, chance)  # type: ignore[no-untyped-call]
+    return made
+
+
+@triton.jit
+def _shares(
+    query, key, lengths, seed, call, share, scale, row, head, heads, queries, keys,
+    causal: tl.constexpr, ragged: tl.constexpr, dropped: tl.constexpr, block_q: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """How much each query takes of each key, and the same with some dropped.  # (queries, keys) each"""
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    i = tl.arange(0, block_q)[:, None]
+    j = tl.arange(0, block_k)[None, :]
+    count = tl.load(lengths + row).to(tl.int32) if ragged else keys
+    seen = j < tl.minimum(count, keys)
+    if causal:
+        seen = seen & (j <= i + keys - queries)
+    scores = tl.where(seen, scores, float("-inf"))
+    top = tl.max(scores, 1)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    raised = tl.exp(scores - top[:, None])
+    shares = raised / tl.maximum(tl.sum(raised, 1), 1e-30)[:, None]
+    if dropped:
+        at = ((row * heads + head) * block_q + i) * block_k + j
+        kept = shares * _kept(seed, call, at, share)
+    else:
+        kept = shares
+    return shares, kept
+
+
+@triton.jit
+def _attend_forward(
+    query, key, value, out, lengths, seed, call, share, scale, heads, queries, keys, size,
+    query_row, query_word, key_row, key_word, value_row, value_word, out_row, out_word,
+    group: tl.constexpr, causal: tl.constexpr, ragged: tl.constexpr, dropped: tl.constexpr,
+    block_q: tl.constexpr, block_k: tl.constexpr, features: tl.constexpr,
+):  # fmt: skip
+    row, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, features)[None, :]
+    i, j = tl.arange(0, block_q)[:, None], tl.arange(0, block_k)[:, None]
+    in_q, in_k = (i < queries) & (at < size), (j < keys) & (at < size)
+    k = tl.load(key + row * key_row + j * key_word + shared * size + at, in_k, 0.0)
+    v = tl.load(value + row * value_row + j * value_word + shared * size + at, in_k, 0.0)
+    for number in range(group):
+        head = shared * group + number
+        q = tl.load(query + row * query_row + i * query_word + head * size + at, in_q, 0.0)
+        _, kept = _shares(
+            q, k, lengths, seed, call, share, scale, row, head, heads, queries, keys,
+            causal, ragged, dropped, block_q, block_k,
+        )  # fmt: skip
+        mixed = tl.dot(kept.to(v.dtype), v, input_precision="ieee")
+        tl.store(out + row * out_row + i * out_word + head * size + at, mixed.to(out.dtype.element_ty), in_q)
+
+
+@triton.jit
+def _attend_backward(
+    query, key, value, slope, query_slope, key_slope, value_slope, lengths, seed, call, share, scale,
+    heads, queries, keys, size,
+    query_row, query_word, key_row, key_word, value_row, value_word, slope_row, slope_word,
+    query_slope_row, query_slope_word, key_slope_row, key_slope_word, value_slope_row, value_slope_word,
+    group: tl.constexpr, causal: tl.constexpr, ragged: tl.constexpr, dropped: tl.constexpr,
+    block_q: tl.constexpr, block_k: tl.constexpr, features: tl.constexpr,
+):  # fmt: skip
+    row, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, features)[None, :]
+    i, j = tl.arange(0, block_q)[:, None], tl.arange(0, block_k)[:, None]
+    in_q, in_k = (i < queries) & (at < size), (j < keys) & (at < size)
+    k = tl.load(key + row * key_row + j * key_word + shared * size + at, in_k, 0.0)
+    v = tl.load(value + row * value_row + j * value_word + shared * size + at, in_k, 0.0)
+    key_sum = tl.zeros([block_k, features], tl.float32)
+    value_sum = tl.zeros([block_k, features], tl.float32)
+    for number in range(group):
+        head = shared * group + number
+        q = tl.load(query + row * query_row + i * query_word + head * size + at, in_q, 0.0)
+        back = tl.load(slope + row * slope_row + i * slope_word + head * size + at, in_q, 0.0)
+        shares, kept = _shares(
+            q, k, lengths, seed, call, share, scale, row, head, heads, queries, keys,
+            causal, ragged, dropped, block_q, block_k,
+        )  # fmt: skip
+        value_sum += tl.dot(tl.trans(kept).to(back.dtype), back, input_precision="ieee")
+        change = tl.dot(back, tl.trans(v), input_precision="ieee")  # of the shares that were kept
+        # kept = shares · mask, so what flows to shares is change · mask, and shares · mask is kept.
+        along = tl.sum(kept * change, 1)
+        scores = (kept * change - shares * along[:, None]) * scale
+        narrow = scores.to(k.dtype)
+        asked = tl.dot(narrow, k, input_precision="ieee")
+        place = row * query_slope_row + i * query_slope_word + head * size + at
+        tl.store(query_slope + place, asked.to(query_slope.dtype.element_ty), in_q)
+        key_sum += tl.dot(tl.trans(narrow), q, input_precision="ieee")
+    place = row * key_slope_row + j * key_slope_word + shared * size + at
+    tl.store(key_slope + place, key_sum.to(key_slope.dtype.element_ty), in_k)
+    place = row * value_slope_row + j * value_slope_word + shared * size + at
+    tl.store(value_slope + place, value_sum.to(value_slope.dtype.element_ty), in_k)
+
+
+class Shape(NamedTuple):
+    """How heads lie side by side in a word's vector, and what they may see."""
+
+    heads: int
+    key_heads: int
+    size: int
+    causal: bool
+
+
+def _attend(
+    parts: tuple[Tensor, Tensor, Tensor], lengths: Tensor | None, shape: Shape, chance: Chance | None
+) -> Tensor:
+    """parts: query, key and value, each # (rows, words, heads · size), dense in the last dimension"""
+    query, key, value = parts
+    rows, queries, _ = query.shape
+    out = torch.empty(rows, queries, shape.heads * shape.size, dtype=query.dtype, device=query.device)
+    share, seed, call = chance or (0.0, query, 0)
+    strides = [stride for tensor in (query, key, value, out) for stride in tensor.stride()[:2]]
+    _attend_forward[(rows, shape.key_heads)](
+        query, key, value, out, query if lengths is None else lengths, seed, call, share, shape.size**-0.5,
+        shape.heads, queries, key.shape[1], shape.size, *strides,
+        group=shape.heads // shape.key_heads, causal=shape.causal, ragged=lengths is not None,
+        dropped=chance is not None, **_blocks(queries, key.shape[1], shape.size),
+    )  # fmt: skip
+    return out
+
+
+def _attend_back(
+    parts: tuple[Tensor, Tensor, Tensor],
+    slopes: tuple[Tensor, Tensor, Tensor],
+    slope: Tensor,
+    lengths: Tensor | None,
+    shape: Shape,
+    chance: Chance | None,
+) -> None:
+    """Fills the slopes of query, key and value, which lie as those do."""
+    query, key, value = parts
+    rows, queries, _ = query.shape
+    share, seed, call = chance or (0.0, query, 0)
+    strides = [stride for tensor in (*parts, slope, *slopes) for stride in tensor.stride()[:2]]
+    _attend_backward[(rows, shape.key_heads)](
+        query, key, value, slope, *slopes, query if lengths is None else lengths, seed, call, share,
+        shape.size**-0.5, shape.heads, queries, key.shape[1], shape.size, *strides,
+        group=shape.heads // shape.key_heads, causal=shape.causal, ragged=lengths is not None,
+        dropped=chance is not None, **_blocks(queries, key.shape[1], shape.size),
+    )  # fmt: skip
+
+
+def _blocks(queries: int, keys: int, size: int) -> dict[str, int]:
+    block_q, block_k, features = (max(16, triton.next_power_of_2(each)) for each in (queries, keys, size))
+    return {
+        "block_q": block_q,
+        "block_k": block_k,
+        "features": features,
+        "num_warps": 4 if block_q * block_k <= 64 * 64 else 8,
+    }
+
+
+class _SelfAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, made: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None) -> Tensor:
+        out = _attend(_parts(made, shape), lengths, shape, chance)
+        context.save_for_backward(made, lengths, *(() if chance is None else (chance.seed,)))
+        context.shape, context.drop = shape, None if chance is None else (chance.share, chance.call)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
+        made, lengths, *seeds = context.saved_tensors
+        chance = Chance(context.drop[0], seeds[0], context.drop[1]) if seeds else None
+        made_slope = torch.empty_like(made)
+        shape = context.shape
+        _attend_back(_parts(made, shape), _parts(made_slope, shape), slope.contiguous(), lengths, shape, chance)
+        return made_slope, None, None, None
+
+
+class _OtherAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, query: Tensor, both: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None
+    ) -> Tensor:
+        key, value = both.chunk(2, dim=2)
+        out = _attend((query, key, value), lengths, shape, chance)
+        context.save_for_backward(query, both, lengths, *(() if chance is None else (chance.seed,)))
+        context.shape, context.drop = shape, None if chance is None else (chance.share, chance.call)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
+        query, both, lengths, *seeds = context.saved_tensors
+        chance = Chance(context.drop[0], seeds[0], context.drop[1]) if seeds else None
+        query_slope, both_slope = torch.empty_like(query), torch.empty_like(both)
+        parts, slopes = (query, *both.chunk(2, dim=2)), (query_slope, *both_slope.chunk(2, dim=2))
+        _attend_back(parts, slopes, slope.contiguous(), lengths, context.shape, chance)  # type: ignore[arg-type]
+        return query_slope, both_slope, None, None, None
+
+
+def attend_self(made: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None) -> Tensor:
+    """Words look at each other.  made: # (rows, words, query + key + value); gives (rows, words, heads · size)
+
+    lengths: # (rows,): how many words of each row are there to be seen, all if None
+    """
+    mixed: Tensor = _SelfAttention.apply(made.contiguous(), lengths, shape, chance)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+def attend_other(query: Tensor, both: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None) -> Tensor:
+    """Words look at those of another text.  query: # (rows, words, …); both: # (rows, other words, key + value)"""
+    mixed: Tensor = _OtherAttention.apply(query.contiguous(), both.contiguous(), lengths, shape, chance)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+def _parts(made: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+    narrow = shape.key_heads * shape.size
+    query, key, value = made.split([shape.heads * shape.size, narrow, narrow], dim=2)
+    return query, key, value
