@@ -5,6 +5,8 @@ see another number of words, and only sums can be put together without giving so
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -43,19 +45,33 @@ class Loss:
         return Loss(self.total + other.total, self.plain + other.plain, self.count + other.count)
 
 
-def word_loss(logits: Tensor, words: Tensor, lengths: Tensor | None = None, smoothing: float = 0.0) -> Loss:
+def word_loss(
+    logits: Tensor,
+    words: Tensor,
+    lengths: Tensor | None = None,
+    smoothing: float = 0.0,
+    *,
+    overwrite: bool = False,
+) -> Loss:
     """Cross-entropy of each row's first `lengths` words (all, if not given), in float32.
 
     logits: # (batch, tokens, vocabulary); words: # (batch, tokens); lengths: # (batch,)
 
     With smoothing ε the wanted distribution is 1 − ε for the word that came and ε spread over all words, that one
-    included (Szegedy et al. 2016; Vaswani et al. 2017, §5.4).
+    included (Szegedy et al. 2016; Vaswani et al. 2017, §5.4). With `overwrite` the logits are not needed any more: on
+    a GPU their gradient may take their place.
     """
-    return _loss(logits, words, lengths, smoothing, 0.0, passes=1)
+    return _loss(logits, words, lengths, smoothing, 0.0, passes=1, overwrite=overwrite)
 
 
 def consistent_word_loss(
-    logits: Tensor, words: Tensor, lengths: Tensor | None, smoothing: float, consistency: float
+    logits: Tensor,
+    words: Tensor,
+    lengths: Tensor | None,
+    smoothing: float,
+    consistency: float,
+    *,
+    overwrite: bool = False,
 ) -> Loss:
     """The loss of two passes over the same rows, and how far they differ (R-Drop, Liang et al. 2021).
 
@@ -64,14 +80,27 @@ def consistent_word_loss(
     Half of the paper's ℒ, so that its size compares with one pass: the mean of both cross-entropies plus α/4 times the
     two Kullback–Leibler divergences, whose sum is Σ (p − q)(log p − log q).
     """
-    return _loss(logits, words, lengths, smoothing, consistency, passes=2)
+    return _loss(logits, words, lengths, smoothing, consistency, passes=2, overwrite=overwrite)
 
 
 def _loss(
-    logits: Tensor, words: Tensor, lengths: Tensor | None, smoothing: float, consistency: float, passes: int
+    logits: Tensor,
+    words: Tensor,
+    lengths: Tensor | None,
+    smoothing: float,
+    consistency: float,
+    *,
+    passes: int,
+    overwrite: bool,
 ) -> Loss:
     real = _real(words, lengths).flatten()
     scores = logits.reshape(passes, real.numel(), logits.shape[-1])
+    if scores.is_cuda and scores.dtype != torch.float64 and has_triton():
+        from regard.train.triton_loss import DeviceSums
+
+        given = (scores, words.flatten(), real, smoothing, consistency, overwrite)
+        total, plain = DeviceSums.apply(*given)  # type: ignore[no-untyped-call]
+        return Loss(total, plain, real.sum())
     total, plain = _Sums.apply(scores, words.flatten(), real, smoothing, consistency)  # type: ignore[no-untyped-call]
     return Loss(total, plain, real.sum())
 
@@ -121,6 +150,11 @@ class _Sums(torch.autograd.Function):
     def backward(context: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = context.saved_tensors
         return gradient.mul_(total), None, None, None, None  # not needed again, and large
+
+
+@lru_cache(maxsize=1)
+def has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _apart(log_p: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:

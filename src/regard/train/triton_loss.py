@@ -1,0 +1,142 @@
+"""The loss over a vocabulary and its gradient in as few trips through memory as can be, written in Triton for a GPU.
+
+Forward reads the scores once (twice where two passes are compared) and keeps a few numbers of each row. Backward reads
+them again and writes their gradient, times what flows back; where it may, over the scores themselves, which are the
+largest tensor of a small model and are not needed any more.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_BLOCK = 4096
+
+
+@triton.jit
+def _sums(scores, start, size, block: tl.constexpr):
+    """log Σ exp and the sum of a row's scores."""
+    top = float("-inf")
+    raised = 0.0
+    total = 0.0
+    for first in range(0, size, block):
+        at = first + tl.arange(0, block)
+        inside = at < size
+        x = tl.load(scores + start + at, inside, float("-inf")).to(tl.float32)
+        higher = tl.maximum(top, tl.max(x, 0))
+        raised = raised * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), 0)
+        total += tl.sum(tl.where(inside, x, 0.0), 0)
+        top = higher
+    return top + tl.log(raised), total
+
+
+@triton.jit
+def _forward(
+    scores, words, real, normalisers, apart, totals, plains, rows, size, smoothing, consistency,
+    passes: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    there = tl.load(real + row) != 0
+    word = tl.load(words + row)
+    start = row.to(tl.int64) * size
+    normaliser, total = _sums(scores, start, size, block)
+    plain = normaliser - tl.load(scores + start + word).to(tl.float32)
+    loss = plain + smoothing * (normaliser - total / size - plain)
+    tl.store(normalisers + row, normaliser)
+    if passes == 2:
+        other = (row + rows).to(tl.int64) * size
+        second, total = _sums(scores, other, size, block)
+        more = second - tl.load(scores + other + word).to(tl.float32)
+        loss = (loss + more + smoothing * (second - total / size - more)) / 2
+        plain = (plain + more) / 2
+        tl.store(normalisers + rows + row, second)
+        along, against = 0.0, 0.0
+        for first in range(0, size, block):
+            at = first + tl.arange(0, block)
+            inside = at < size
+            log_p = tl.load(scores + start + at, inside, 0.0).to(tl.float32) - normaliser
+            log_q = tl.load(scores + other + at, inside, 0.0).to(tl.float32) - second
+            away = tl.where(inside, log_p - log_q, 0.0)
+            along += tl.sum(tl.exp(log_p) * away, 0)
+            against += tl.sum(tl.exp(log_q) * away, 0)
+        tl.store(apart + row, along)
+        tl.store(apart + rows + row, against)
+        loss += consistency * (along - against)
+    tl.store(totals + row, tl.where(there, loss, 0.0))
+    tl.store(plains + row, tl.where(there, plain, 0.0))
+
+
+@triton.jit
+def _backward(
+    scores, words, real, normalisers, apart, flowing, gradient, rows, size, smoothing, consistency,
+    passes: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    factor = tl.where(tl.load(real + row) != 0, tl.load(flowing), 0.0)
+    word = tl.load(words + row)
+    start = row.to(tl.int64) * size
+    normaliser = tl.load(normalisers + row)
+    kind = gradient.dtype.element_ty
+    if passes == 2:
+        other = (row + rows).to(tl.int64) * size
+        second = tl.load(normalisers + rows + row)
+        along, against = tl.load(apart + row), tl.load(apart + rows + row)
+    for first in range(0, size, block):
+        at = first + tl.arange(0, block)
+        inside = at < size
+        wanted = smoothing / size + tl.where(at == word, 1.0 - smoothing, 0.0)
+        log_p = tl.load(scores + start + at, inside, 0.0).to(tl.float32) - normaliser
+        p = tl.exp(log_p)
+        if passes == 1:
+            tl.store(gradient + start + at, ((p - wanted) * factor).to(kind), inside)
+        else:
+            log_q = tl.load(scores + other + at, inside, 0.0).to(tl.float32) - second
+            q, away = tl.exp(log_q), log_p - log_q
+            slope_p = (p - wanted) / 2 + consistency * (p * (away - along) + p - q)
+            slope_q = (q - wanted) / 2 + consistency * (q * (against - away) + q - p)
+            tl.store(gradient + start + at, (slope_p * factor).to(kind), inside)
+            tl.store(gradient + other + at, (slope_q * factor).to(kind), inside)
+
+
+class DeviceSums(torch.autograd.Function):
+    """The sums of `_Sums` in train/loss.py, and their gradient."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        scores: Tensor,
+        words: Tensor,
+        real: Tensor,
+        smoothing: float,
+        consistency: float,
+        overwrite: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """scores: # (passes, rows, vocabulary); words, real: # (rows,)"""
+        scores = scores.contiguous()
+        passes, rows, size = scores.shape
+        normalisers, apart = torch.empty(2, passes, rows, device=scores.device)
+        totals, plains = torch.empty(2, rows, device=scores.device)
+        settings = (rows, size, smoothing, consistency / 4)
+        block = min(_BLOCK, triton.next_power_of_2(size))
+        _forward[(rows,)](
+            scores, words, real, normalisers, apart, totals, plains, *settings, passes=passes, block=block, num_warps=8
+        )
+        context.save_for_backward(scores, words, real, normalisers, apart)
+        context.settings, context.block, context.overwrite = settings, block, overwrite
+        total, plain = totals.sum(), plains.sum()
+        context.mark_non_differentiable(plain)
+        return total, plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, flowing: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+        scores, words, real, normalisers, apart = context.saved_tensors
+        gradient = scores if context.overwrite else torch.empty_like(scores)
+        _backward[(scores.shape[1],)](
+            scores, words, real, normalisers, apart, flowing.contiguous(), gradient, *context.settings,
+            passes=scores.shape[0], block=context.block, num_warps=8,
+        )  # fmt: skip
+        return gradient, None, None, None, None, None

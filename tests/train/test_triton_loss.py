@@ -1,0 +1,68 @@
+"""The loss written for a GPU is the loss, forward and backward. It runs here in Triton's interpreter."""
+
+import os
+
+import pytest
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
+pytest.importorskip("triton")
+
+import torch
+
+from regard.train import loss as module
+from regard.train.loss import Loss, consistent_word_loss, word_loss
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernels have everything, as if it were on a GPU."""
+    from regard.train.triton_loss import DeviceSums
+
+    class Instead:
+        @staticmethod
+        def apply(scores: torch.Tensor, *rest: object) -> object:
+            return DeviceSums.apply(scores, *rest, OVERWRITE[0])
+
+    monkeypatch.setattr(module, "_Sums", Instead)
+
+
+OVERWRITE = [False]
+
+
+def both(passes: int, size: int, dtype: torch.dtype, smoothing: float) -> tuple[Loss, torch.Tensor]:
+    torch.manual_seed(size)
+    logits = (4 * torch.randn(passes * 3, 4, size)).to(dtype).requires_grad_()
+    words, lengths = torch.randint(size, (3, 4)), torch.tensor([4, 1, 3])
+    given = logits * 1
+    if passes == 1:
+        loss = word_loss(given, words, lengths, smoothing)
+    else:
+        loss = consistent_word_loss(given, words, lengths, smoothing, 5.0)
+    (loss.total * 0.25).backward()
+    assert logits.grad is not None
+    return loss, logits.grad
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["beside", "over the scores"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("passes", "size"), [(1, 7), (1, 5000), (2, 7), (2, 4500)])
+def test_sums_and_gradient_are_those_of_plain_pytorch(
+    passes: int, size: int, smoothing: float, overwrite: bool, request: pytest.FixtureRequest
+) -> None:
+    wanted, slope = both(passes, size, torch.float32, smoothing)
+    request.getfixturevalue("on_device")
+    OVERWRITE[0] = overwrite
+    found, other = both(passes, size, torch.float32, smoothing)
+    assert found.total.item() == pytest.approx(wanted.total.item(), rel=1e-5)
+    assert found.plain.item() == pytest.approx(wanted.plain.item(), rel=1e-5)
+    assert torch.allclose(other, slope, atol=1e-5)
+
+
+def test_half_precision_keeps_its_sums_in_float32(request: pytest.FixtureRequest) -> None:
+    wanted, slope = both(1, 50, torch.float16, 0.1)
+    request.getfixturevalue("on_device")
+    OVERWRITE[0] = False
+    found, other = both(1, 50, torch.float16, 0.1)
+    assert found.total.dtype == torch.float32
+    assert found.total.item() == pytest.approx(wanted.total.item(), rel=1e-4)
+    assert torch.allclose(other.float(), slope.float(), atol=1e-3)
