@@ -224,3 +224,16 @@ def test_what_a_shortlist_costs_and_saves_on_the_page_is_the_measured_one() -> N
     for name, case in (("5 beams", beams), ("greedy", greedy)):
         assert f"| BLEU, {name} | {case['whole']['bleu']:.2f} | {case['shortlist']['bleu']:.2f} |" in DECODING
     assert f"| {100 * beams['same_outputs']:.1f} %; {100 * greedy['same_outputs']:.1f} % |" in DECODING
+
+
+def test_what_int8_costs_on_the_page_is_the_measured_one_and_at_most_a_third_of_a_point() -> None:
+    labels = {
+        "en-tr": "| `en-tr` | 1,000 lines of Tatoeba |",
+        "multi30k-en-de on test_2016": "| `multi30k-en-de`, seed 3 | test 2016 |",
+        "multi30k-en-de on test_2017": "| `multi30k-en-de`, seed 3 | test 2017 |",
+    }
+    for name, label in labels.items():
+        (case,) = starting("quantised-en-tr" if name == "en-tr" else "quantised-multi30k-en-de", name)
+        whole, rounded = case["bleu"]["float32"], case["bleu"]["int8"]
+        assert whole - rounded <= 0.3
+        assert f"{label} {whole:.2f} | {rounded:.2f} | {100 * case['share_changed']:.1f} % |" in DECODING

@@ -300,6 +300,55 @@ def _attend_backward(
     tl.store(value_slope + place, value_sum.to(value_slope.dtype.element_ty), in_k)
 
 
+@triton.jit
+def _bend_forward(x, seed, call, share, count, dropped: tl.constexpr, block: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < count
+    bent = tl.maximum(tl.load(x + at, inside, 0.0).to(tl.float32), 0.0)
+    if dropped:
+        bent = bent * _kept(seed, call, at, share)
+    tl.store(x + at, bent.to(x.dtype.element_ty), inside)
+
+
+@triton.jit
+def _bend_backward(out, slope, back, factor, count, block: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < count
+    stayed = tl.load(out + at, inside, 0.0) > 0.0
+    flowing = tl.load(slope + at, inside, 0.0).to(tl.float32) * factor
+    tl.store(back + at, tl.where(stayed, flowing, 0.0).to(back.dtype.element_ty), inside)
+
+
+class _Bend(torch.autograd.Function):
+    """max(x, 0), some of it dropped, in the place of x. Gradients flow through what is above zero afterwards."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, chance: Chance | None) -> Tensor:
+        share, seed, call = chance or (0.0, x, 0)
+        _bend_forward[(triton.cdiv(x.numel(), 1024),)](
+            x, seed, call, share, x.numel(), dropped=chance is not None, block=1024
+        )
+        context.mark_dirty(x)
+        context.save_for_backward(x)
+        context.factor = 1.0 / (1.0 - share)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
+        (out,) = context.saved_tensors
+        slope = slope.contiguous()
+        back = torch.empty_like(slope)
+        _bend_backward[(triton.cdiv(out.numel(), 1024),)](out, slope, back, context.factor, out.numel(), block=1024)
+        return back, None
+
+
+def bend(x: Tensor, chance: Chance | None) -> Tensor:
+    """The positive part of x, some of it dropped; x, which must be fresh, is overwritten.  x: # (…, hidden)"""
+    bent: Tensor = _Bend.apply(x, chance)  # type: ignore[no-untyped-call]
+    return bent
+
+
 class Shape(NamedTuple):
     """How heads lie side by side in a word's vector, and what they may see."""
 

@@ -1,0 +1,239 @@
+"""How fast models train on a GPU, beside the peers on the same work; `train.py --gpu` runs it.
+
+The paper's base model (6 + 6 layers, width 512, vocabulary 32,768, dropout 0.1), 768 pairs of 32 words a step, bf16,
+beside `torch.nn.Transformer` whose forward and loss are compiled together, the best that its users get. And GPT-2 with
+124 million parameters, 32 texts of 1,024 tokens, beside what nanoGPT, compiled, was measured at on this chip (its code
+is not here). Ours is what the training loop does: the fast form of the model, recorded and replayed, fused Adam. Ours
+and the peer take turns in blocks of steps; peak memory of each is taken alone.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import median_ratio, say, time_in_blocks
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import HeadsConfig
+from regard.attention.position import LearnedConfig
+from regard.data.batch import Batch
+from regard.model import (
+    EmbeddingConfig,
+    EncoderDecoderConfig,
+    FeedForwardConfig,
+    LanguageModelConfig,
+    StackConfig,
+    TokensConfig,
+)
+from regard.model.swift_training import for_training
+from regard.train.gradient import CapturedGradients, Gradients, in_precision
+from regard.train.loss import Loss, word_loss
+from regard.train.optimiser import OptimiserConfig
+
+VOCABULARY, WIDTH, HIDDEN, HEADS, LAYERS, ROWS, WORDS = 32_768, 512, 2048, 8, 6, 768, 32
+NANOGPT = 519_000.0
+"""Tokens a second of nanoGPT, compiled, 32 × 1,024, bf16, on one H200."""
+Step = Callable[[], object]
+
+
+class Pairs:
+    """The task of predicting a target of random words from a source of random words."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def loss(self, forward: Any, batch: Batch) -> Loss:
+        scores = forward(batch.source, batch.target, source_lengths=None)
+        return word_loss(scores, batch.target, None, 0.1, overwrite=True)
+
+
+class Text:
+    """The task of predicting each next word of a text."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def loss(self, forward: Any, batch: Batch) -> Loss:
+        return word_loss(forward(batch.source), batch.target, None, 0.0, overwrite=True)
+
+
+def base_config(rows: int = ROWS) -> EncoderDecoderConfig:
+    stack = StackConfig(
+        layers=LAYERS,
+        attention=HeadsConfig(heads=HEADS, dropout=0.1),
+        feed_forward=FeedForwardConfig(hidden=HIDDEN, dropout=0.1),
+        order="post",
+        dropout=0.1,
+    )
+    tokens = TokensConfig(padding=0, start=1, end=2)
+    return EncoderDecoderConfig(vocabulary=VOCABULARY, width=WIDTH, encoder=stack, decoder=stack, tokens=tokens)
+
+
+def gpt2_config() -> LanguageModelConfig:
+    stack = StackConfig(
+        layers=12,
+        attention=HeadsConfig(heads=12, bias=False),
+        feed_forward=FeedForwardConfig(hidden=3072, activation="gelu", bias=False),
+        dropout=0.0,
+    )
+    embedding = EmbeddingConfig(scale=False, dropout=0.0)
+    return LanguageModelConfig(
+        vocabulary=50_304, width=768, decoder=stack, position=LearnedConfig(limit=1024), embedding=embedding
+    )
+
+
+def our_step(task: Any, batch: Batch, captured: bool = True) -> Step:
+    """A step as the loop takes it."""
+    model = task.model.train()
+    optimiser = OptimiserConfig(epsilon=1e-8).build(model)
+    maker: Any = CapturedGradients if captured else Gradients
+    gradients = maker(task, "bf16", in_precision(for_training(model), "bf16"))
+    scale = torch.full((), 1.0 / batch.count, device=batch.source.device)
+
+    def step() -> None:
+        gradients.add(batch, scale)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step(1e-4)
+        optimiser.forget_gradients(in_place=captured)
+
+    return step
+
+
+class PlainTransformer(nn.Module):
+    """`torch.nn.Transformer` between word vectors, with dropout where ours has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Parameter(torch.randn(WORDS, WIDTH) * 0.02)
+        self.dropout = nn.Dropout(0.1)
+        self.transformer = nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, HIDDEN, 0.1, batch_first=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
+        made = self.transformer(self._embed(source), self._embed(target), tgt_mask=mask, tgt_is_causal=True)
+        scores: Tensor = made @ self.words.weight.T
+        return scores
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.words(ids) + self.places)
+        return embedded
+
+
+def peer_step(batch: Batch) -> Step:
+    model = PlainTransformer().to("cuda").train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+    def loss_of(source: Tensor, target: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            scores = model(source, target)
+        return functional.cross_entropy(scores.float().flatten(0, 1), target.flatten(), label_smoothing=0.1)
+
+    whole = torch.compile(loss_of)
+
+    def step() -> None:
+        whole(batch.source, batch.target).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def random_batch(vocabulary: int, rows: int, words: int, device: str) -> Batch:
+    ids = torch.randint(3, vocabulary, (2, rows, words), device=device)
+    lengths = torch.full((rows,), words, device=device)
+    items, count = torch.arange(rows, device=device), rows * words
+    return Batch((ids[0], ids[1]), (lengths, lengths), items, (count, count), 0, 0)
+
+
+def base_operations() -> float:
+    """Floating-point operations for each pair of words, forward and backward."""
+    encoder = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * HIDDEN)
+    decoder = LAYERS * (8 * WIDTH**2 + 2 * WIDTH * HIDDEN) + VOCABULARY * WIDTH
+    return 6 * (encoder + decoder) + 6 * 2 * LAYERS * WORDS * WIDTH * 3
+
+
+def peak() -> float:
+    """Operations a second of large products."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    (seconds,) = time_in_blocks([lambda: a @ b], rounds=1)
+    return 2 * 8192**3 / statistics.median(seconds)
+
+
+def memory_of(make: Callable[[], Step]) -> tuple[Step, float, float]:
+    """A step, the most memory it takes, and how long it is until the third has been taken."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    step = make()
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    return step, (torch.cuda.max_memory_allocated() - held) / 2**30, time.perf_counter() - begin
+
+
+def on_a_gpu(quick: bool) -> list[dict[str, Any]]:
+    torch.set_float32_matmul_precision("high")
+    rate, rounds = peak(), 2 if quick else 4
+    cases = [say({"case": "large products, bf16", "operations_a_second": rate})]
+    batch = random_batch(VOCABULARY, ROWS, WORDS, "cuda")
+    torch.manual_seed(1)
+    ours, our_memory, our_start = memory_of(lambda: our_step(Pairs(base_config().build().to("cuda")), batch))
+    peer, peer_memory, peer_start = memory_of(lambda: peer_step(batch))
+    mine, theirs = time_in_blocks([ours, peer], rounds=rounds)
+    speed, other = (ROWS * WORDS / statistics.median(seconds) for seconds in (mine, theirs))
+    cases.append(
+        say(
+            {
+                "case": "base encoder–decoder, 768 × 32, bf16, torch.nn.Transformer compiled with its loss",
+                "ours": speed,
+                "peer": other,
+                "ratio": median_ratio(mine, theirs),
+                "unit": "target tokens a second",
+                "share_of_peak": speed * base_operations() / rate,
+                "peer_share_of_peak": other * base_operations() / rate,
+                "gigabytes": our_memory,
+                "peer_gigabytes": peer_memory,
+                "seconds_to_the_third_step": our_start,
+                "peer_seconds_to_the_third_step": peer_start,
+                "milliseconds_by_kernel": spent(ours),
+            }
+        )
+    )
+    del ours, peer
+    text = random_batch(50_304, 32, 1024, "cuda")
+    step, gigabytes, start = memory_of(lambda: our_step(Text(gpt2_config().build().to("cuda")), text))
+    (seconds,) = time_in_blocks([step], rounds=rounds)
+    speed = 32 * 1024 / statistics.median(seconds)
+    cases.append(
+        say(
+            {
+                "case": "GPT-2 124M, 32 × 1,024, bf16, nanoGPT compiled (measured elsewhere on this chip)",
+                "ours": speed,
+                "peer": NANOGPT,
+                "ratio": speed / NANOGPT,
+                "unit": "tokens a second",
+                "gigabytes": gigabytes,
+                "seconds_to_the_third_step": start,
+                "milliseconds_by_kernel": spent(step),
+            }
+        )
+    )
+    return cases
+
+
+def spent(step: Step) -> dict[str, float]:
+    """Milliseconds of a step by kernel, the largest."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    events = sorted(profile.key_averages(), key=lambda event: -event.device_time_total)
+    return {event.key[:90]: event.device_time_total / 3e3 for event in events[:24]}
