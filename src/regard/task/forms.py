@@ -17,7 +17,9 @@ from regard.model.writer import Writer
 
 Precision = Literal["float32", "bf16", "int8"]
 COMPILED_FROM, COMPILING_FROM = 16, 1000
-"""Inputs from which on compiled kernels pay: where they are there, and where they are to be compiled first."""
+"""Inputs from which on compiled kernels pay on a CPU: where they are there, and where they are to be compiled first."""
+ON_GPU_FROM = 1, 16
+"""The same on a GPU, where a step of any other kind waits for its launches."""
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
 
@@ -53,7 +55,8 @@ class Forms(Generic[AnyWriter]):
             return True
         if self.compile is False or self.why_not() is not None:
             return False
-        return self.compile is True or inputs >= (COMPILED_FROM if self.is_compiled() else COMPILING_FROM)
+        there, first = ON_GPU_FROM if self.on_gpu else (COMPILED_FROM, COMPILING_FROM)
+        return self.compile is True or inputs >= (there if self.is_compiled() else first)
 
     def check(self) -> None:
         """Refuse, with the reason, a precision that cannot be had."""

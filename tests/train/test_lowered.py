@@ -1,0 +1,75 @@
+"""Weights cast at once give the gradients of weights cast one by one, pass after pass."""
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from regard.train.lowered import Lowered
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 2))
+
+
+def by_one(net: nn.Module, x: torch.Tensor) -> None:
+    weights = {name: parameter.to(torch.bfloat16) for name, parameter in net.named_parameters()}
+    functional_call(net, weights, (x,)).float().square().sum().backward()
+
+
+def at_once(net: nn.Module, lowered: Lowered, x: torch.Tensor) -> None:
+    lowered.refresh()
+    functional_call(net, lowered.weights, (x,)).float().square().sum().backward()
+    lowered.collect()
+
+
+def slopes(net: nn.Module) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+
+def test_gradients_of_several_passes_are_summed_in_float32() -> None:
+    net, other = model(), model()
+    lowered = Lowered(other)
+    for number in range(3):
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(number)).bfloat16()
+        by_one(net, x)
+        at_once(other, lowered, x)
+    assert all(slope.dtype == torch.float32 for slope in slopes(other))
+    for one, two in zip(slopes(net), slopes(other), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_new_sum_begins_whether_gradients_are_emptied_or_taken_away() -> None:
+    x = torch.randn(5, 6).bfloat16()
+    net = model()
+    lowered = Lowered(net)
+    at_once(net, lowered, x)
+    first = slopes(net)
+    for to_none in (False, True):
+        net.zero_grad(set_to_none=to_none)
+        at_once(net, lowered, x)
+        assert all(torch.equal(one, two) for one, two in zip(first, slopes(net), strict=True))
+
+
+def test_what_a_pass_does_not_use_gets_nothing_new() -> None:
+    net = model()
+    lowered = Lowered(net)
+    x = torch.randn(5, 6).bfloat16()
+    at_once(net, lowered, x)
+    before = slopes(net)
+    lowered.refresh()
+    weights = lowered.weights
+    (weights["0.weight"].float().sum()).backward()
+    lowered.collect()
+    after = slopes(net)
+    assert torch.equal(after[0], before[0] + 1)
+    assert all(torch.equal(one, two) for one, two in zip(before[1:], after[1:], strict=True))
+
+
+def test_moved_weights_are_seen_after_they_are_refreshed() -> None:
+    net = model()
+    lowered = Lowered(net)
+    with torch.no_grad():
+        net[0].weight.fill_(2.0)
+    lowered.refresh()
+    assert bool((lowered.weights["0.weight"] == 2).all())
