@@ -107,6 +107,53 @@ def hugging_face(folder: Path, batch: int, beams: int) -> Call:
     return run
 
 
+class Timed:
+    """A worker that notes how long it reads and steps."""
+
+    def __init__(self, worker: Any) -> None:
+        self.worker, self.reading, self.stepping = worker, 0.0, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.worker, name)
+
+    def begin(self, *given: Any) -> Any:
+        start = time.perf_counter()
+        made = self.worker.begin(*given)
+        self.reading += time.perf_counter() - start
+        return made
+
+    def step(self, *given: Any) -> Any:
+        start = time.perf_counter()
+        made = self.worker.step(*given)
+        self.stepping += time.perf_counter() - start
+        return made
+
+
+def where_time_goes(model: EncoderDecoder, batch: int, beams: int) -> dict[str, float]:
+    """Shares of the time that one thread reads sources, steps, and chooses words."""
+    timed = Timed(swift(model))
+    requests = [Request(tuple(row), NEW, DecodeConfig(beams=beams)) for row in sources(batch)]
+    search_all(timed, requests, -1, batch_tokens=1 << 20)
+    timed.reading = timed.stepping = 0.0
+    begin = time.perf_counter()
+    for _ in range(max(1, 64 // batch)):
+        search_all(timed, requests, -1, batch_tokens=1 << 20)
+    whole = time.perf_counter() - begin
+    reading, stepping = timed.reading / whole, timed.stepping / whole
+    return {"reading": reading, "stepping": stepping, "choosing": 1 - reading - stepping}
+
+
+def floors(batch: int, beams: int) -> dict[str, float]:
+    """Tokens a second if nothing but the weights were read, and if nothing but products were computed."""
+    layer = 6 * 256**2 + 2 * 256 * 1024
+    weights = 3 * layer + 256 * VOCABULARY
+    buffer, a = torch.randn(weights), torch.randn(1024, 1024)
+    torch.set_num_threads(1 if batch == 1 else os.cpu_count() or 1)
+    reads, products = (min(times) for times in time_in_turn([buffer.sum, lambda: a @ a], 30))
+    rate = 2 * 1024**3 / products
+    return {"by_bytes": batch / reads, "by_operations": batch / (2 * weights * batch * beams / rate)}
+
+
 def compare(name: str, batch: int, mine: Call, peer: Call, rounds: int) -> dict[str, Any]:
     seconds, others = time_in_turn([mine, peer], rounds, warm=2)
     return {
@@ -134,6 +181,9 @@ def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
                     mine = ours(model, batch, beams, precision)
                     peer = ctranslate2(Path(place) / "ctranslate2", batch, beams, precision)
                     cases.append(say(compare(f"{what}, CTranslate2 {precision}", batch, mine, peer, rounds)))
+                limits, shares = floors(batch, beams), where_time_goes(model, batch, beams)
+                of_floor = cases[-2]["ours"] / min(limits.values())
+                cases.append(say({"case": f"{what}, floor", "share": of_floor, **limits, **shares}))
                 mine, peer = ours(model, batch, beams, "float32"), hugging_face(Path(place) / "hf", batch, beams)
                 cases.append(say(compare(f"{what}, Hugging Face generate", batch, mine, peer, max(3, rounds // 3))))
     return cases

@@ -1,7 +1,9 @@
 """Costs known beforehand, against what is counted, kept and measured when models really run."""
 
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.attention import HeadsConfig
-from regard.cost import HARDWARE, USABLE, Cost, Hardware, Work, advice_for_memory, estimate, this_hardware
+from regard.cost import (
+    HARDWARE,
+    USABLE,
+    Cost,
+    Hardware,
+    Work,
+    advice_for_memory,
+    estimate,
+    this_hardware,
+    workspace_bytes,
+)
+from regard.cost.estimate import LOSS_CELLS
 from regard.errors import UserError
 from regard.model import (
     EncoderDecoderConfig,
@@ -116,6 +129,90 @@ def test_backward_takes_twice_the_flops_of_forward(config: ModelConfig) -> None:
     assert estimate(config, work, precision="fp32").flops_per_step == counter.get_total_flops()
 
 
+def gated(width: int, layers: int, **more: Any) -> StackConfig:
+    heads = HeadsConfig(heads=8, key_heads=2, bias=False)
+    feed_forward = FeedForwardConfig(hidden=3 * width, activation="swiglu", bias=False)
+    return StackConfig(layers=layers, attention=heads, feed_forward=feed_forward, **more)
+
+
+UNLIKE: dict[str, tuple[ModelConfig, Work]] = {
+    "translator": (translator(128, 3, 2000), Work(4, 40, 30)),
+    "grouped heads, gated, untied": (
+        LanguageModelConfig(vocabulary=3000, width=128, decoder=gated(128, 4), tie=False),
+        Work(2, 200),
+    ),
+    "deep encoder, shallow decoder, shared memory": (
+        EncoderDecoderConfig(
+            vocabulary=1500,
+            source_vocabulary=900,
+            width=64,
+            encoder=gated(64, 8),
+            decoder=gated(64, 2),
+            memory="shared",
+            tie=False,
+        ),
+        Work(3, 20, 90),
+    ),
+    "long and narrow": (gpt2(layers=2, width=64, vocabulary=100), Work(1, 250)),
+}
+EVERY_UNLIKE = pytest.mark.parametrize(
+    ("config", "work"), [pytest.param(*pair, id=name) for name, pair in UNLIKE.items()]
+)
+
+
+@EVERY_UNLIKE
+def test_flops_of_unlike_models_are_within_two_percent_of_pytorch_s_counter(config: ModelConfig, work: Work) -> None:
+    model = config.build().train()
+    with FlopCounterMode(display=False) as forward:
+        scores = model(*inputs(config, work), watch=lambda attention, weights: None)
+    with FlopCounterMode(display=False) as backward:
+        scores.sum().backward()
+    cost = estimate(config, work, precision="fp32")
+    assert cost.forward_flops_per_step == pytest.approx(forward.get_total_flops(), rel=0.02)
+    both = forward.get_total_flops() + backward.get_total_flops()
+    assert cost.flops_per_step == pytest.approx(both, rel=0.02)
+
+
+@EVERY_SAMPLE
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_generated_token_takes_the_flops_pytorch_counts(config: ModelConfig, length: int) -> None:
+    model = config.build().eval()
+    ids = inputs(config, work_for(config, 1, 5, length))
+    cache = model.start(ids[0], 20) if len(ids) == 2 else model.start(1, 20)
+    if length > 1:
+        model.step(ids[-1][:, :-1], cache)
+    with FlopCounterMode(display=False) as counter:
+        model.step(ids[-1][:, -1:], cache, watch=lambda attention, weights: None)
+    cost = estimate(config, work_for(config, 1, 5, length), precision="fp32")
+    assert cost.generated_token_flops() == counter.get_total_flops()
+
+
+@EVERY_SAMPLE
+def test_the_cache_grows_by_as_much_as_said(config: ModelConfig) -> None:
+    model = config.build().eval()
+    cost = estimate(config, work_for(config, 1, 5, 4), precision="fp32")
+    assert cost.cache_bytes_per_token[0] == model.bytes_a_position()
+    if isinstance(config, EncoderDecoderConfig):
+        pairs = model.start(inputs(config, work_for(config, 1, 5, 4))[0], 8).layers
+        there = {id(tensor): tensor.nbytes for layer in pairs for tensor in layer.memory}
+        assert cost.cache_bytes_per_token[1] * 5 == sum(there.values())
+
+
+@EVERY_UNLIKE
+def test_tokens_of_both_sides_add_up_to_a_step(config: ModelConfig, work: Work) -> None:
+    cost = estimate(config, replace(work, accumulate=3), precision="fp32")
+    source, target = cost.flops_per_token
+    assert 3 * work.rows * (source * work.source + target * work.target) == pytest.approx(cost.forward_flops_per_step)
+    assert (source > 0) == (work.source > 0)
+
+
+def test_attention_s_share_is_what_length_adds() -> None:
+    """Twice the length: every other product does as much for each token, attention twice as much."""
+    short, long = (estimate(gpt2(2, 64, 100), Work(1, length), precision="fp32") for length in (100, 200))
+    rest = (1 - short.attention_share) * short.flops_per_token[1]
+    assert long.flops_per_token[1] - rest == pytest.approx(2 * short.attention_share * short.flops_per_token[1])
+
+
 def test_long_local_attention_counts_only_the_keys_in_reach() -> None:
     stack = StackConfig(layers=1, attention=HeadsConfig(heads=2, pattern="sliding(100)"))
     config, work = LanguageModelConfig(vocabulary=11, width=32, decoder=stack), Work(2, 1500)
@@ -169,23 +266,78 @@ def kept_bytes(config: ModelConfig, work: Work) -> int:
     ],
 )
 def test_activations_are_what_autograd_keeps(config: ModelConfig, work: Work) -> None:
-    # Masks of dropout are a byte a number in the estimate, four on a CPU: up to a tenth in all.
-    cost = estimate(config, work, precision="fp32")
-    assert cost.activations_bytes == pytest.approx(kept_bytes(config, work), rel=0.15)
+    cost = estimate(config, work, precision="fp32", device="cpu")
+    assert cost.activations_bytes == pytest.approx(kept_bytes(config, work), rel=0.01)
 
 
-@EVERY_SAMPLE
-def test_activations_of_every_model_come_near_what_autograd_keeps(config: ModelConfig) -> None:
-    # Samples have dropout on attention weights, which a CPU does not fuse: so without any.
+def without_dropout(config: ModelConfig) -> ModelConfig:
+    """The same, so that attention is fused on a CPU too."""
     still = {"dropout": 0.0}
     plain = config.plain()
     for name in {"encoder", "decoder"} & set(plain):
         stack = plain[name]
         plain[name] |= still | {part: stack[part] | still for part in ("attention", "feed_forward")}
-    config = type(config).read(plain)
+    return type(config).read(plain)
+
+
+@EVERY_SAMPLE
+@pytest.mark.parametrize("dropout", [True, False], ids=["with dropout", "without"])
+def test_activations_of_every_model_come_near_what_autograd_keeps(config: ModelConfig, dropout: bool) -> None:
+    config = config if dropout else without_dropout(config)
     work = work_for(config, 16, 10, 10)
-    cost = estimate(config, work, precision="fp32")
-    assert cost.activations_bytes == pytest.approx(kept_bytes(config, work), rel=0.35)
+    cost = estimate(config, work, precision="fp32", device="cpu")
+    assert cost.activations_bytes == pytest.approx(kept_bytes(config, work), rel=0.05)
+
+
+def test_a_gpu_keeps_a_byte_for_each_mask_and_no_weights_of_attention() -> None:
+    config, work = SAMPLES["language-model"]["plain"], Work(16, 10)
+    ours, theirs = (estimate(config, work, precision="fp32", device=device) for device in ("cuda", "cpu"))
+    cells, hidden, weights = 16 * 10 * 16, 16 * 10 * 24, 16 * 4 * 10 * 10
+    masks = cells + 2 * (2 * cells + hidden)
+    sums = 2 * 16 * 10 * 4
+    assert theirs.activations_bytes - ours.activations_bytes == 3 * masks + 2 * 3 * 4 * weights - 4 * sums
+
+
+MEASURED = json.loads((Path(__file__).parents[2] / "benchmarks/results/capture-gpu.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_peak_memory_is_what_cuda_reported_after_many_recorded_passes(precision: Any) -> None:
+    """The two points there are: one model, one shape, the loss taken some rows at a time.
+
+    Their process had recorded more than 32 shapes before.
+    """
+    seen = measured_peak(precision)
+    cost = estimate(transformer_base(32768), Work(768, 32, 32), precision=precision, loss="rows")
+    peak = cost.peak(HARDWARE["h200"], captured=True)
+    assert peak == pytest.approx(seen, rel=0.03)
+    # That benchmark lets go of gradients before forward, so they are not there when most is held.
+    assert peak - cost.gradients_bytes == pytest.approx(seen, rel=0.005)
+
+
+def test_what_has_a_precision_is_what_cuda_reported() -> None:
+    """Whatever else a process holds is the same in both: it falls out of the difference."""
+    costs = [estimate(transformer_base(32768), Work(768, 32, 32), precision=kind).memory for kind in ("fp32", "bf16")]
+    seen = measured_peak("fp32") - measured_peak("bf16")
+    assert costs[0] - costs[1] == pytest.approx(seen, rel=0.005)
+
+
+def measured_peak(precision: str) -> int:
+    name = f"peak memory of the base model in {precision}, 768 × 32"
+    (case,) = [case for case in MEASURED["cases"] if case["case"] == name]
+    return int(case["seen_bytes"])
+
+
+def test_the_loss_looks_at_as_many_logits_as_is_said() -> None:
+    from regard.train import loss
+
+    assert loss._CELLS == LOSS_CELLS
+
+
+def test_recording_sets_aside_what_each_stream_needs() -> None:
+    plain, recorded = (workspace_bytes(HARDWARE["h200"], captured=captured) for captured in (False, True))
+    assert (plain, recorded) == (2 * 2**25, 2 * 33 * 2**25)
+    assert workspace_bytes(HARDWARE["cpu-2-cores"], captured=True) == 0
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
@@ -265,6 +417,62 @@ def test_a_tiny_model_waits_for_its_launches_not_for_arithmetic() -> None:
     assert cost.minutes(slow) == cost.minutes(HARDWARE["h200"])
 
 
+# Processes
+
+
+def test_processes_share_whole_micro_batches_or_parts_of_each() -> None:
+    work = Work(100, 10, 10, accumulate=4, tokens=2000)
+    assert work.shared(2) == replace(work, accumulate=2)
+    assert work.shared(3) == replace(work, rows=34, tokens=667)
+    assert work.shared(8) == replace(work, rows=13, tokens=250)
+
+
+def test_a_shared_step_is_as_large_and_each_process_holds_less() -> None:
+    one, eight = (
+        estimate(transformer_base(32768), Work(768, 32, 32), precision="bf16", processes=number) for number in (1, 8)
+    )
+    assert eight.flops_per_step == one.flops_per_step
+    assert eight.lasting_bytes == one.lasting_bytes + 4 * one.parameters  # the buckets of gradients
+    assert eight.activations_bytes == one.activations_bytes / 8
+    machine = HARDWARE["h200"]
+    assert one.minutes(machine)[0] / 8 < eight.minutes(machine)[0] < one.minutes(machine)[0]
+
+
+def test_weights_that_are_shared_out_take_a_part_each() -> None:
+    config, work = gpt2(), Work(8, 1024)
+    whole, shared = (estimate(config, work, precision="bf16", processes=4, shards=shards) for shards in (1, 4))
+    assert shared.optimiser_bytes == whole.optimiser_bytes // 4
+    assert shared.gradients_bytes == whole.parameters
+    block = 12 * 768 * 768 + 13 * 768
+    outside = whole.parameters - 12 * block
+    assert shared.weights_bytes == whole.parameters + 2 * (outside + 2 * block)
+    assert shared.activations_bytes == whole.activations_bytes
+    assert shared.exchanged_bytes_per_step == whole.exchanged_bytes_per_step == 6 * whole.parameters
+
+
+def test_how_the_loss_is_taken_decides_what_it_holds() -> None:
+    config, work = transformer_base(32768), Work(768, 32, 32)
+    costs = [estimate(config, work, precision="bf16", loss=way) for way in ("rows", "kernel", "over")]
+    assert len({cost.activations_bytes for cost in costs}) == 1
+    logits = 2 * 768 * 32 * 32768
+    assert [cost.loss_bytes for cost in costs] == [logits + 16 * 2**23, logits, 0]
+    assert base_cost().loss == "kernel"
+    assert base_cost().on(HARDWARE["cpu-2-cores"]).loss == "rows"
+
+
+def test_a_slow_link_holds_several_processes_up() -> None:
+    cost = estimate(transformer_base(32768), Work(768, 32, 32), precision="bf16", processes=2)
+    machine = replace(HARDWARE["h200"], link=1e9)
+    assert 60 * cost.minutes(machine)[0] == pytest.approx(4 * cost.parameters / 1e9)
+
+
+def test_no_process_is_refused() -> None:
+    with pytest.raises(UserError, match="at least 1 process"):
+        estimate(gpt2(), Work(1, 8), precision="fp32", processes=0)
+    with pytest.raises(UserError, match="groups of equal size"):
+        estimate(gpt2(), Work(1, 8), precision="fp32", processes=4, shards=3)
+
+
 # Hardware
 
 
@@ -312,7 +520,8 @@ def test_the_advised_tokens_fit_and_one_row_more_does_not() -> None:
     advice = advice_for_memory(base_cost(tokens=32 * 2304), machine)
     assert advice is not None
     tokens = int(advice.split("train.tokens to ")[1].split()[0].replace(",", ""))
-    assert base_cost(tokens=tokens).memory <= USABLE * machine.memory < base_cost(tokens=tokens + 32).memory
+    peaks = [base_cost(tokens=size).peak(machine) for size in (tokens, tokens + 32)]
+    assert peaks[0] <= USABLE * machine.memory < peaks[1]
 
 
 def test_the_advised_tokens_fit_where_sides_differ_in_length() -> None:
@@ -325,7 +534,7 @@ def test_the_advised_tokens_fit_where_sides_differ_in_length() -> None:
 
 
 def test_advice_names_the_micro_batches_of_as_large_a_step() -> None:
-    advice = advice_for_memory(base_cost(tokens=32 * 2304, accumulate=3), HARDWARE["t4"])
+    advice = advice_for_memory(base_cost(tokens=32 * 2200, accumulate=3), HARDWARE["t4"])
     assert advice is not None
     assert "train.accumulate at 6" in advice
 
@@ -344,10 +553,10 @@ def test_advice_says_when_no_batch_is_small_enough() -> None:
 def test_a_cost_is_one_line_for_a_person() -> None:
     cost = base_cost(steps=100_000)
     assert cost.describe(HARDWARE["h200"]) == (
-        "60,878,848 parameters (44.1 M without word vectors) · 905.5 PFLOP in all · about 9.3 GB of memory · "
+        "60,878,848 parameters (44.1 M without word vectors) · 905.5 PFLOP in all · about 9.4 GB of memory · "
         "0.7–2.1 hours on h200"
     )
-    assert cost.describe(HARDWARE["h200"]).startswith(str(cost))
+    assert cost.describe(replace(HARDWARE["h200"], workspace=0)).startswith(str(cost))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import data, generate, score, shortlist, train, translate
+from regard.cli import cost, data, generate, score, shortlist, train, translate
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("recipes")(train.recipes)
-app.command("cost")(train.cost)
+app.command("cost")(cost.cost)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("generate")(generate.generate)

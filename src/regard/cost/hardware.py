@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,25 +29,40 @@ class Hardware:
     pause: tuple[float, float] = (0.2e-3, 2.5e-3)
     captures: bool = True
     """Whether a step's launches can be recorded and replayed, as CUDA can."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """Whose rules say what is kept for backward."""
+    workspace: int = 0
+    """Bytes that the library of matrix products sets aside for each thread and stream, by PyTorch's default."""
+    link: float = 1.25e9
+    """Bytes a second that each of several processes can send: a network of 10 Gbit/s, unless something better is there.
+    Data-sheet figures of one machine (NVLink or PCI Express), not measured."""
 
 
 _GIB = 1 << 30
+_HOPPER: dict[str, Any] = {"workspace": 32 << 20, "link": 450e9}
 _ON_CPU: dict[str, Any] = {
     "passes": (4, 40),
     "pause": (0.0, 0.5e-3),
     "captures": False,
+    "device": "cpu",
 }  # few threads for what is not a matrix product
+
+
+def _older(link: float) -> dict[str, Any]:
+    return {"workspace": (8 << 20) + (128 << 10), "link": link}
+
 
 # Dense data-sheet figures of the makers, float32 without TensorFloat. But h200 is as measured (its data sheet says
 # 67e12, 989e12 and 4.8e12), and so are fp32 and bandwidth of cpu-2-cores, whose bf16 is taken to be no faster.
 HARDWARE: dict[str, Hardware] = {
     machine.name: machine
     for machine in (
-        Hardware("h200", fp32=49e12, bf16=770e12, bandwidth=4.22e12, memory=139 * _GIB),
-        Hardware("h100", fp32=67e12, bf16=989e12, bandwidth=3.35e12, memory=79 * _GIB),  # SXM
-        Hardware("a100", fp32=19.5e12, bf16=312e12, bandwidth=2.04e12, memory=79 * _GIB),  # of 80 GB
-        Hardware("rtx-4090", fp32=82.6e12, bf16=165e12, bandwidth=1.01e12, memory=23 * _GIB),
-        Hardware("t4", fp32=8.1e12, bf16=8.1e12, bandwidth=0.32e12, memory=14 * _GIB),  # fast in fp16, not in bf16
+        Hardware("h200", fp32=49e12, bf16=770e12, bandwidth=4.22e12, memory=139 * _GIB, **_HOPPER),
+        Hardware("h100", fp32=67e12, bf16=989e12, bandwidth=3.35e12, memory=79 * _GIB, **_HOPPER),  # SXM
+        Hardware("a100", fp32=19.5e12, bf16=312e12, bandwidth=2.04e12, memory=79 * _GIB, **_older(300e9)),  # of 80 GB
+        Hardware("rtx-4090", fp32=82.6e12, bf16=165e12, bandwidth=1.01e12, memory=23 * _GIB, **_older(32e9)),
+        # fast in fp16, not in bf16
+        Hardware("t4", fp32=8.1e12, bf16=8.1e12, bandwidth=0.32e12, memory=14 * _GIB, **_older(16e9)),
         Hardware("cpu-2-cores", fp32=148e9, bf16=148e9, bandwidth=29e9, memory=8 * _GIB, **_ON_CPU),
     )
 }

@@ -1,0 +1,134 @@
+"""`regard cost`: what a recipe, a model or a config takes, before anything is read or trained."""
+
+import json
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.options import Changes, Device, chosen_device
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.cost import Cost
+    from regard.model import ModelConfig
+    from regard.task import Recipe
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE|MODEL|CONFIG",
+        help="A recipe's name or .toml file, a run folder or a model that ships, or a model's settings (.json, .toml).",
+    ),
+]
+
+
+def cost(
+    name: Name,
+    changes: Changes = None,
+    hardware: Annotated[
+        str | None, typer.Option("--hardware", "--on", help="Named hardware; this machine if not given.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="What an hour of one device costs, in any currency.")] = None,
+    processes: Annotated[int, typer.Option(help="How many devices share each step.")] = 1,
+    length: Annotated[int | None, typer.Option(help="Tokens a row, on both sides.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Tokens a side of a batch; a recipe has its own.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Target tokens to train on, such as 1e9.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Say what training takes: parameters, FLOPs, memory, minutes, money. Nothing is read or trained."""
+    from regard.cost import HARDWARE, Report, this_hardware
+
+    if hardware is not None and hardware not in HARDWARE:
+        raise UserError(
+            f"--hardware {hardware}: known hardware is {', '.join(HARDWARE)}; leave it out for this machine."
+        )
+    for option, value in (("processes", processes), ("length", length), ("batch", batch), ("tokens", tokens)):
+        if value is not None and not 1 <= value < 1e18:
+            raise UserError(f"--{option} {value:g}: expected a number of at least 1.")
+    estimated, capture, trained = _asked(name, changes or [], length, batch, tokens, processes)
+    machine = HARDWARE[hardware] if hardware is not None else this_hardware(chosen_device(device, None))
+    captured = machine.captures and capture and processes == 1
+    report = Report(estimated, machine, price, captured, trained)
+    if as_json:
+        print(json.dumps(report.plain(), ensure_ascii=False))
+        return
+    if trained:
+        print(estimated.describe(machine, captured=captured))
+    print(report.table())
+    if report.advice is not None:
+        print(report.advice, file=sys.stderr)
+
+
+def _asked(
+    name: str, changes: list[str], length: int | None, batch: int | None, tokens: float | None, processes: int
+) -> "tuple[Cost, bool, bool]":
+    """The cost that is asked for, whether passes are recorded, and whether the length of training is known."""
+    from regard.cost import Work, estimate
+    from regard.task.training import likely_cost
+
+    config, recipe = _found(name, changes)
+    if recipe is None:
+        long = 1024 if config.kind == "language-model" else 25
+        likely = estimate(config, Work(1, long, 0 if config.kind == "language-model" else long), precision="bf16")
+        batch = batch or max(4096, length or long)
+    else:
+        likely = likely_cost(recipe)
+        batch = batch or recipe.train.tokens
+    work = likely.work
+    long = min(batch, length or work.target)
+    work = replace(work, rows=batch // long, target=long, source=long if work.source else 0)
+    if tokens is not None:
+        work = replace(work, steps=max(1, round(tokens / (work.rows * long * work.accumulate))))
+    found = estimate(
+        config,
+        work,
+        precision=likely.precision,
+        optimiser=likely.optimiser,
+        processes=processes,
+        shards=1 if recipe is None or recipe.train.parallel.kind == "ddp" else recipe.train.parallel.shard or processes,
+    )
+    return found, recipe is None or recipe.train.capture, recipe is not None or tokens is not None
+
+
+def _found(name: str, changes: list[str]) -> "tuple[ModelConfig, Recipe | None]":
+    """The model that is meant and, where there is one, the recipe it is trained by."""
+    from regard.model import read_config
+    from regard.run import find, read_facts
+    from regard.task import read_recipe
+    from regard.task.recipe import changed
+
+    path, place = Path(name), find(name)
+    values: Any
+    if place.is_dir():
+        if (place / "recipe.toml").is_file():
+            recipe = read_recipe(place, changes)
+            known = (place / "run.json").is_file() and not changes
+            return (read_config(read_facts(place).get("model"), str(place)) if known else recipe.settings), recipe
+        values, where = read_facts(place).get("model"), f"{place / 'run.json'}: model"
+    else:
+        values, where = _settings(path), str(path)
+        if values is None:
+            recipe = read_recipe(name, changes)
+            return recipe.settings, recipe
+    for change in changes if isinstance(values, dict) else []:
+        values = changed(values, change)
+    return read_config(values, where), None
+
+
+def _settings(path: Path) -> Any:
+    """The settings of a model in a file; None where it is a recipe, or there is no such file."""
+    if path.suffix not in (".json", ".toml") or (path.suffix == ".toml" and not path.is_file()):
+        return None
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file with a model's settings.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).") from None
+    return None if path.suffix == ".toml" and "kind" not in values else values

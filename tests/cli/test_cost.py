@@ -1,0 +1,171 @@
+"""`regard cost` as a person meets it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.cost import HARDWARE
+from regard.model import LanguageModelConfig, count_parameters, transformer_base
+from regard.run import load, save
+from regard.task import read_recipe
+from regard.task.training import likely_cost
+from tests.task.small import command
+
+
+def facts(*words: Any) -> dict[str, Any]:
+    done = command("cost", *words, "--json")
+    assert (done.code, done.out.count("\n")) == (0, 1), done.err
+    return json.loads(done.out)
+
+
+def test_the_table_names_every_number() -> None:
+    done = command("cost", "transformer-base", "--hardware", "h200", "--price", 3)
+    assert (done.code, done.err) == (0, "")
+    names = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in done.out.splitlines()[1:]]
+    assert names == [
+        "parameters",
+        "tables of word vectors",
+        "everything else",
+        "micro-batch",
+        "a token, forward",
+        "a token, forward and backward",
+        "attention's share at this length",
+        "a token written with the cache",
+        "cache, for each token",
+        "weights",
+        "gradients",
+        "optimiser",
+        "activations",
+        "loss",
+        "set aside by the library",
+        "peak memory of a process",
+        "training",
+        "time",
+        "device hours",
+        "money",
+    ]
+    assert "63,045,632" in done.out
+    assert "at 3 an hour" in done.out
+
+
+def test_json_holds_the_same_as_the_library() -> None:
+    found = facts("transformer-base", "--hardware", "h200", "--price", 2)
+    cost, machine = likely_cost(read_recipe("transformer-base")), HARDWARE["h200"]
+    assert found["parameters"] == cost.parameters == found["embedding_parameters"] + found["other_parameters"]
+    assert found["training_flops"] == cost.total_flops
+    assert found["flops"]["training_target_token"] == 3 * cost.flops_per_token[1]
+    parts = ("weights", "gradients", "optimiser", "activations", "loss", "workspaces")
+    assert found["bytes"]["peak"] == sum(found["bytes"][part] for part in parts) == cost.peak(machine, captured=True)
+    assert found["minutes"] == list(cost.minutes(machine, captured=True))
+    assert found["device_hours"] == pytest.approx([minutes / 60 for minutes in found["minutes"]])
+    assert found["money"] == pytest.approx([2 * hours for hours in found["device_hours"]])
+
+
+def test_without_a_price_there_is_no_money() -> None:
+    assert "money" not in facts("quick", "--hardware", "h200")
+    assert facts("quick", "--hardware", "h200", "--price", 0)["money"] == [0, 0]
+
+
+def test_processes_share_the_work_and_their_hours_add_up() -> None:
+    one, four = (facts("transformer-base", "--hardware", "h200", "--processes", count) for count in (1, 4))
+    assert four["minutes"][0] < one["minutes"][0]
+    assert four["device_hours"][0] == pytest.approx(4 * four["minutes"][0] / 60)
+    assert four["device_hours"][0] > one["device_hours"][0]
+    assert four["training_flops"] == one["training_flops"]
+    assert four["bytes"]["activations"] < one["bytes"]["activations"] / 3
+
+
+def test_weights_shared_out_by_a_recipe_take_less() -> None:
+    words = ("transformer-big", "--hardware", "h200", "--processes", 4)
+    ddp, fsdp = (facts(*words, "--set", f"train.parallel.kind={kind}") for kind in ("ddp", "fsdp"))
+    assert fsdp["bytes"]["optimiser"] == ddp["bytes"]["optimiser"] // 4
+
+
+def test_a_model_that_ships_is_counted_as_it_is() -> None:
+    assert facts("en-tr", "--hardware", "h200")["parameters"] == count_parameters(load("en-tr").model)
+
+
+def test_a_folder_without_a_recipe_says_all_but_the_length_of_training(tmp_path: Path) -> None:
+    config = LanguageModelConfig.read(
+        {"vocabulary": 50, "width": 32, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+    )
+    save(config.build(), tmp_path / "model")
+    found = facts(tmp_path / "model", "--hardware", "t4")
+    assert found["parameters"] == count_parameters(config.build())
+    assert (found["source_length"], found["target_length"]) == (0, 1024)
+    assert "minutes" not in found
+    assert "time" not in command("cost", tmp_path / "model", "--hardware", "t4").out
+    assert facts(tmp_path / "model", "--hardware", "t4", "--tokens", 1e6)["steps"] == 244
+
+
+@pytest.mark.parametrize("ending", ["json", "toml"])
+def test_a_file_of_settings_is_a_model(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"base.{ending}"
+    text = 'kind = "encoder-decoder"\nvocabulary = 37000\n'
+    path.write_text(text if ending == "toml" else json.dumps(transformer_base(37_000).plain()), encoding="utf-8")
+    found = facts(path, "--hardware", "h200", "--length", 10, "--batch", 1000)
+    assert found["embedding_parameters"] == 37_000 * 512
+    assert (found["rows"], found["source_length"], found["target_length"]) == (100, 10, 10)
+
+
+def test_changes_reach_recipes_and_settings(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text('kind = "language-model"\nvocabulary = 10\n', encoding="utf-8")
+    one, two = (facts(path, "--hardware", "h200", *words) for words in ((), ("--set", "width=256")))
+    assert two["parameters"] < one["parameters"]
+    assert facts("quick", "--hardware", "h200", "--set", "train.steps=700")["steps"] == 700
+
+
+def test_length_and_batch_of_a_recipe_can_be_changed() -> None:
+    found = facts("quick", "--hardware", "h200", "--length", 50, "--batch", 500)
+    assert (found["rows"], found["target_length"]) == (10, 50)
+
+
+def test_a_length_above_the_batch_is_cut_to_it() -> None:
+    assert facts("quick", "--hardware", "h200", "--length", 5000)["target_length"] == read_recipe("quick").train.tokens
+
+
+def test_this_machine_is_taken_where_none_is_named() -> None:
+    found = facts("quick", "--device", "cpu")
+    assert found["hardware"] == "this cpu"
+    assert found["bytes"]["workspaces"] == 0
+
+
+def test_what_does_not_fit_is_said_on_standard_error() -> None:
+    done = command("cost", "transformer-big", "--hardware", "t4", "--batch", 100_000)
+    assert (done.code, done.err.count("\n")) == (0, 1)
+    assert "set train.tokens to" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("quick", "--hardware", "abacus"), "known hardware is h200"),
+        (("quick", "--hardware", "h200", "--price=-3"), "at least 0; found -3"),
+        (("quick", "--hardware", "h200", "--price", "nan"), "at least 0; found nan"),
+        (("quick", "--processes", "0"), "--processes 0: expected a number of at least 1"),
+        (("quick", "--length", "0"), "--length 0"),
+        (("quick", "--batch=-5"), "--batch -5"),
+        (("quick", "--tokens", "nan"), "--tokens nan"),
+        (("qick",), "did you mean quick"),
+        (("missing.toml",), "there is no such recipe"),
+        (("missing.json",), "there is no such file"),
+        (("empty",), "is not a run folder"),
+        (("broken.json",), "cannot be read"),
+        (("list.json",), "there is no model of kind None"),
+        (("strange.toml",), "there is no model of kind 'abacus'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    (tmp_path / "list.json").write_text("[1]", encoding="utf-8")
+    (tmp_path / "strange.toml").write_text('kind = "abacus"', encoding="utf-8")
+    done = command("cost", *words)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert said in done.err
