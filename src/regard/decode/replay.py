@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from typing import Any, Generic
+from collections.abc import Hashable
+from typing import Any, Generic, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -25,10 +26,42 @@ _TURNS, _KEPT = 8, 16
 """Turns between two looks at what is settled, and recordings kept for each stepper."""
 
 
+class StateInPlace(Protocol):
+    """What a stepper needs its state to be, so that steps can be recorded: tensors that stay where they are."""
+
+    @property
+    def signature(self) -> Hashable:
+        """States alike in this can stand in for each other."""
+        ...
+
+    def take(self, other: Self) -> None:
+        """Become what another of the same signature is, in place."""
+        ...
+
+    def leave(self, other: Self) -> None:
+        """Have tensors of its own in place of those that are another's."""
+        ...
+
+
+class StepperInPlace(Protocol):
+    """A stepper whose `step` and `regroup` change a state in place and never ask the device for an answer."""
+
+    in_place: bool
+    recorder: "Recorder | None"
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def regroup(self, state: Any, rows: Tensor, sources: Tensor | None) -> Any: ...
+
+    def passed(self, state: Any) -> None:
+        """Note that a step is taken, by `step` or by replaying one."""
+        ...
+
+
 class Turns(Generic[State]):
     """A search under way, in tensors that stay where they are."""
 
-    def __init__(self, stepper: Any, state: State, chooser: Chooser, token: Tensor) -> None:
+    def __init__(self, stepper: StepperInPlace, state: State, chooser: Chooser, token: Tensor) -> None:
         self.stepper, self.state, self.chooser = stepper, state, chooser
         chooser.hold([tensor.clone(memory_format=torch.contiguous_format) for tensor in chooser.held()])
         self.token = token.clone()
