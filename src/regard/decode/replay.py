@@ -47,7 +47,7 @@ class StepperInPlace(Protocol):
     """A stepper whose `step` and `regroup` change a state in place and never ask the device for an answer."""
 
     in_place: bool
-    recorder: "Recorder | None"
+    recorder: Recorder | None
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
 
