@@ -237,3 +237,11 @@ def test_what_int8_costs_on_the_page_is_the_measured_one_and_at_most_a_third_of_
         whole, rounded = case["bleu"]["float32"], case["bleu"]["int8"]
         assert whole - rounded <= 0.3
         assert f"{label} {whole:.2f} | {rounded:.2f} | {100 * case['share_changed']:.1f} % |" in DECODING
+
+
+def test_a_million_lines_take_no_more_memory_than_a_tenth_of_them() -> None:
+    few, many = cases("lines-cpu")
+    assert (few["lines"], many["lines"]) == (few["written"], many["written"]) == (100_000, 1_000_000)
+    assert many["peak_bytes"] < 1.05 * few["peak_bytes"]
+    peaks = [f"{case['peak_bytes'] / 1e6:.0f} MB" for case in (many, few)]
+    assert f"took {peaks[0]} at their peak, a hundred thousand\n{peaks[1]}" in DECODING
