@@ -1,19 +1,24 @@
 """`regard score`."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import Device, Threads, chosen_device, given_pairs
+from regard.cli.options import Device, Threads, given_pairs
+from regard.cli.processes import Processes, one_voice, start_others, taking_part
 from regard.cli.progress import counting
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.task.scoring import Test
+
+_PATIENCE = 24 * 3600.0
+"""Seconds that processes wait for each other: some get the longer sentences."""
 
 
 def score(
@@ -31,29 +36,49 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     device: Device = "auto",
     threads: Threads = None,
+    processes: Processes = None,
 ) -> None:
     """Score translations with sacreBLEU: BLEU and chrF, each with its signature."""
     from regard.task.recipe import ScoreConfig
     from regard.task.scoring import given_test_set, outputs, own_test_sets
+    from regard.train.world import ALONE, joined_size
 
-    place = chosen_device(device, threads)
-    given = given_pairs(pairs, source, reference, "reference")
-    if given is not None and test is not None:
-        raise UserError("--test names one of the model's own sets; leave it out where files are given.")
-    tests = own_test_sets(model, test) if given is None else [given_test_set(given, ScoreConfig())]
+    with one_voice():
+        given = given_pairs(pairs, source, reference, "reference")
+        if given is not None and test is not None:
+            raise UserError("--test names one of the model's own sets; leave it out where files are given.")
+        tests = own_test_sets(model, test) if given is None else [given_test_set(given, ScoreConfig())]
+        _check_shares(tests, processes or joined_size())
+        start_others(processes, device, threads)
     show = _show_json if as_json else _show_text
+    with taking_part(device, threads, _PATIENCE) as (world, place):
+        for one in tests:
+            how = {"tokenised": one.score.tokenised or tokenised, "lowercase": one.score.lowercase or lowercase}
+            systems = {}
+            for name in [model] if against is None else [model, against]:
+                shares = world if not Path(name).is_file() else ALONE  # a file has all its lines already
+                mine = shares.share(one.sources)
+                with counting(f"translating {one.name}", len(mine)) if world.first else _silently() as progress:
+                    systems[name] = shares.whole(outputs(name, mine, beams=beams, device=place, progress=progress))
+            if not world.first:
+                continue
+            for name, found in systems.items():
+                _score_all(show, name, one, found, how)
+                if sentences:
+                    _score_each(show, one, found, how)
+            if against is not None:
+                _compare(show, one, systems, how, samples)
+
+
+def _check_shares(tests: list["Test"], processes: int) -> None:
     for one in tests:
-        how = {"tokenised": one.score.tokenised or tokenised, "lowercase": one.score.lowercase or lowercase}
-        systems = {}
-        for name in [model] if against is None else [model, against]:
-            with counting(f"translating {one.name}", len(one.sources)) as progress:
-                systems[name] = outputs(name, one.sources, beams=beams, device=place, progress=progress)
-        for name, found in systems.items():
-            _score_all(show, name, one, found, how)
-            if sentences:
-                _score_each(show, one, found, how)
-        if against is not None:
-            _compare(show, one, systems, how, samples)
+        if 1 < processes > len(one.sources):
+            raise UserError(f"{processes} processes cannot share the {len(one.sources)} sentences of {one.name}.")
+
+
+@contextlib.contextmanager
+def _silently() -> Iterator[None]:
+    yield None
 
 
 Show = Callable[[str, dict[str, Any]], None]

@@ -1,19 +1,27 @@
-"""`regard train`, `regard recipes` and `regard cost`."""
+"""`regard train` and `regard recipes`."""
 
 import json
 import shlex
-import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.options import Changes, Device, Threads, chosen_device, given_pairs
+from regard.cli.options import Changes, Device, Threads, given_pairs
+from regard.cli.processes import Processes, one_voice, restarted, start_others, taking_part
 from regard.cli.progress import TrainingDisplay
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe's name, a .toml file, or the folder of a run.")
 ]
+
+
+class ParallelName(StrEnum):
+    """How several processes keep the weights."""
+
+    ddp = "ddp"
+    fsdp = "fsdp"
 
 
 def train(
@@ -26,23 +34,38 @@ def train(
     pairs: Annotated[Path | None, typer.Option(help="Your own pairs: a .tsv or .jsonl file, or a folder.")] = None,
     device: Device = "auto",
     threads: Threads = None,
+    processes: Processes = None,
+    parallel: Annotated[ParallelName | None, typer.Option(help="How several processes keep the weights.")] = None,
+    shard: Annotated[int | None, typer.Option(min=2, help="fsdp: share weights out over so many processes.")] = None,
 ) -> None:
     """Train a model by a recipe; with --source and --target, on your own pairs of sentences."""
     from regard.task import read_recipe
     from regard.task import train as train_recipe
     from regard.task.recipe import recipe_name
+    from regard.task.training import with_parallel
     from regard.train.surroundings import StoppedError
 
-    chosen = read_recipe(recipe, changes or [], given_pairs(pairs, source, target, "target"))
-    folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / recipe_name(recipe))
-    place = chosen_device(device, threads)
-    with TrainingDisplay(chosen.train.steps) as display:
+    with one_voice():
+        chosen = read_recipe(recipe, changes or [], given_pairs(pairs, source, target, "target"))
+        folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / recipe_name(recipe))
+        chosen = with_parallel(chosen, parallel, shard, processes)
+        advice = f"regard train {shlex.quote(str(folder))} --resume"
+        many = "" if processes is None or processes == 1 else f" --processes {processes}"
+        start_others(processes, device, threads, f" Checkpoints are whole; go on with: {advice}{many}")
+    with (
+        taking_part(device, threads, chosen.train.parallel.timeout) as (world, place),
+        TrainingDisplay(chosen.train.steps) as display,
+    ):
         try:
-            trained = train_recipe(chosen, folder, resume=resume, device=place, listener=display)
+            trained = train_recipe(
+                chosen, folder, resume=resume or restarted(), device=place, listener=display, world=world
+            )
         except StoppedError as stopped:
-            display.say(f"{str(stopped).capitalize()}. Go on with: regard train {shlex.quote(str(folder))} --resume")
+            if world.first:
+                display.say(f"{str(stopped).capitalize()}. Go on with: {advice}{many}")
             raise typer.Exit(130) from None
-    print(trained.folder)
+        if world.first:
+            print(trained.folder)
 
 
 def recipes(
@@ -73,26 +96,3 @@ def recipes(
         elif expect is not None and expect.source:
             scores += f" (not measured here; {expect.source})"
         print(f"{one.name:<{width}} {scores or 'not measured yet'}\n{'':<{width}} {one.recipe.description}")
-
-
-def cost(
-    recipe: RecipeName,
-    changes: Changes = None,
-    on: Annotated[str | None, typer.Option("--on", help="Named hardware; this machine if not given.")] = None,
-    device: Device = "auto",
-) -> None:
-    """Say what training a recipe takes: parameters, FLOPs, memory, minutes. Nothing is read or trained."""
-    from regard.cost import HARDWARE, advice_for_memory, this_hardware
-    from regard.errors import UserError
-    from regard.task import read_recipe
-    from regard.task.training import likely_cost
-
-    chosen = read_recipe(recipe, changes or [])
-    if on is not None and on not in HARDWARE:
-        raise UserError(f"--on {on}: known hardware is {', '.join(HARDWARE)}; leave it out for this machine.")
-    hardware = HARDWARE[on] if on is not None else this_hardware(chosen_device(device, None))
-    estimated = likely_cost(chosen)
-    print(estimated.describe(hardware, captured=hardware.captures and chosen.train.capture))
-    advice = advice_for_memory(estimated, hardware)
-    if advice is not None:
-        print(advice, file=sys.stderr)

@@ -203,6 +203,15 @@ class TokenBatches:
         share.rank, share.ranks = rank, ranks
         return share
 
+    @property
+    def fewest_rows(self) -> int:
+        """The rows of the batch that has the fewest, empty ones included."""
+        return min(shape.rows for shape in self.shapes)
+
+    def skip(self) -> None:
+        """Pass over the next batch without making it."""
+        self._epoch, self._position = self._after(self._epoch, self._position)
+
     def epoch(self) -> Iterator[Batch]:
         """What is left of the present epoch."""
         epoch = self._epoch

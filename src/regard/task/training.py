@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from regard.config import ConfigError
 from regard.cost import Cost, Work, advice_for_memory, estimate, this_hardware
 from regard.data.corpus import Corpus
 from regard.data.pairs import Pair
@@ -31,10 +32,12 @@ from regard.score import TranslationScore
 from regard.task.card import model_card
 from regard.task.prepare import HELD_OUT, Prepared, prepare
 from regard.task.recipe import Recipe, read_recipe, write_recipe
-from regard.task.translate import score_pairs
 from regard.task.translation import TranslationTask
 from regard.task.translator import load_translator
+from regard.train.layout import check_division
 from regard.train.loop import Listener, Loop, Outcome, Silent
+from regard.train.settings import TrainConfig
+from regard.train.world import ALONE, World
 
 _ORDINARY = 25
 """Tokens of a sentence, where nothing is known of it."""
@@ -56,33 +59,52 @@ def train(
     resume: bool = False,
     device: torch.device | str = "cpu",
     listener: Listener | None = None,
+    world: World = ALONE,
 ) -> Trained:
-    """Train a recipe in a folder: from its beginning, or where it was left if `resume` is given."""
-    listener = listener or Silent()
+    """Train a recipe in a folder: from its beginning, or where it was left if `resume` is given.
+
+    Called in each process of a `world`; the folder must be one they all see. Only the first speaks and writes.
+    """
+    listener = listener if listener is not None and world.first else Silent()
     place = torch.device(device)
-    fresh = not (folder / "recipe.toml").exists()
-    if _claim(recipe, folder, resume):
+    check_division(recipe.train.parallel, world.size)
+    fresh = world.first and not (folder / "recipe.toml").exists()
+    if world.from_first(lambda: _claim(recipe, folder, resume)):
         listener.say(f"{folder}: this run is finished already.")
         return _finished(folder)
     try:
-        prepared, model = _model_and_data(recipe, folder, listener)
-        task = TranslationTask(recipe, prepared, model)
+        prepared, model = world.in_turn(lambda: _model_and_data(recipe, folder, listener))
+        task = TranslationTask(recipe, prepared, model, world)
+        loop = Loop(task, recipe.train, folder, device=place, listener=listener, world=world)
     except UserError:
         if fresh:
             _give_up(folder)
         raise
     listener.say(f"Training on {task.batches.report}")
     cost = _preflight(recipe, task, place, listener)
-    loop = Loop(task, recipe.train, folder, device=place, listener=listener)
     outcome = loop.run(resume=resume)
     half = recipe.train.store == "float16"
     if half:  # what is scored is what is stored
         model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
-    scores = _score_tests(recipe, prepared, model, listener)
-    origin = _origin(recipe, prepared, outcome, cost, scores, place)
-    write_text(folder / "README.md", model_card(recipe, origin))
-    finish(model, folder, origin=origin, half=half)
+    scores = _score_tests(task, listener)
+    if world.first:
+        origin = _origin(task, outcome, cost, scores, place)
+        write_text(folder / "README.md", model_card(recipe, origin))
+        finish(model, folder, origin=origin, half=half)
     return Trained(folder, scores, outcome.progress.seconds)
+
+
+def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes: int | None = None) -> Recipe:
+    """The recipe, computed by several processes in the way asked for; what it gives is the same."""
+    before = recipe.train.parallel
+    kind = kind or before.kind
+    given = {"kind": kind, "shard": shard or (before.shard if kind == before.kind else None)}
+    try:
+        train = TrainConfig(**(recipe.train.plain() | {"parallel": before.plain() | given}))
+    except ConfigError as error:
+        raise ConfigError(f"train.{error.key}", error.problem) from None
+    check_division(train.parallel, processes or 1)
+    return recipe.model_copy(update={"train": train})
 
 
 def _claim(recipe: Recipe, folder: Path, resume: bool) -> bool:
@@ -124,6 +146,8 @@ def _difference(before: Any, after: Any, key: str = "") -> str | None:
         for name in {**before, **after}:
             if not key and name in ("name", "description", "expect"):
                 continue
+            if (key, name) == ("train", "parallel"):  # any number of processes takes the same steps
+                continue
             found = _difference(before.get(name), after.get(name), f"{key}.{name}" if key else name)
             if found is not None:
                 return found
@@ -158,25 +182,27 @@ def likely_cost(recipe: Recipe) -> Cost:
 
 
 def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, listener: Listener) -> Cost:
-    """What the run will take, said before it begins."""
-    report, config = task.batches.report, recipe.train
+    """What the run will take, said before it begins: of several processes, what each of them will."""
+    report, config, size = task.batches.report, recipe.train, task.world.size
     sides = [sum(shape.lengths[side] * shape.rows for shape in task.batches.shapes) for side in (0, 1)]
     rows = max(1, round(report.items / report.batches))
     cells = report.cells / report.batches / (sum(sides) or 1)
     lengths = [max(1, round(side * cells / rows)) for side in sides]
+    whole = config.accumulate % size == 0  # else each gets a part of every batch
     work = Work(
-        rows=rows,
+        rows=rows if whole else -(-rows // size),
         source=lengths[0],
         target=lengths[1],
         steps=config.steps,
-        accumulate=config.accumulate,
-        tokens=max(config.tokens, *lengths),
+        accumulate=config.accumulate // size if whole else config.accumulate,
+        tokens=max(config.tokens if whole else -(-config.tokens // size), *lengths),
         passes=_passes(recipe),
     )
     cost = estimate(task.model.config, work, precision=config.precision, optimiser=config.optimiser.kind)
     hardware = this_hardware(device)
-    captured = hardware.captures and config.capture
-    listener.say(f"Before it begins: {cost.describe(hardware, captured=captured)}.")
+    captured = hardware.captures and config.capture and size == 1
+    each = "" if size == 1 else f", for each of {size} processes"
+    listener.say(f"Before it begins{each}: {cost.describe(hardware, captured=captured)}.")
     advice = advice_for_memory(cost, hardware)
     if advice is not None:
         listener.say(advice)
@@ -187,16 +213,15 @@ def _passes(recipe: Recipe) -> int:
     return 2 if recipe.train.loss.consistency else 1
 
 
-def _score_tests(
-    recipe: Recipe, prepared: Prepared, model: EncoderDecoder, listener: Listener
-) -> dict[str, TranslationScore]:
+def _score_tests(task: TranslationTask, listener: Listener) -> dict[str, TranslationScore]:
     """The test sets, by the search the recipe names; without any, the pairs held out."""
+    recipe, prepared = task.recipe, task.prepared
     sets: dict[str, list[Pair]] = {name: list(Corpus(name, (part,)).read()) for name, part in recipe.data.test.items()}
     if not sets and prepared.valid_pairs:
         sets = {"valid" if recipe.data.valid is not None else "held-out": prepared.valid_pairs}
     scores = {}
     for name, pairs in sets.items():
-        scores[name] = score_pairs(model, prepared.source, prepared.target, pairs, recipe.decode, recipe.score)
+        scores[name] = task.score(pairs, recipe.decode)
         listener.say(f"{name}: BLEU {scores[name].bleu:.2f}, chrF {scores[name].chrf:.2f}{_expected(recipe, name)}.")
     return scores
 
@@ -213,17 +238,14 @@ def _expected(recipe: Recipe, name: str) -> str:
 
 
 def _origin(
-    recipe: Recipe,
-    prepared: Prepared,
-    outcome: Outcome,
-    cost: Cost,
-    scores: dict[str, TranslationScore],
-    device: torch.device,
+    task: TranslationTask, outcome: Outcome, cost: Cost, scores: dict[str, TranslationScore], device: torch.device
 ) -> dict[str, Any]:
     """Where a model comes from, as plain data for run.json and the card."""
     import regard
 
+    recipe, prepared, processes = task.recipe, task.prepared, task.world.size
     progress = outcome.progress
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "recipe": recipe.name,
         "task": recipe.task,
@@ -234,10 +256,10 @@ def _origin(
         "words": progress.words,
         "parts": progress.parts,
         "seconds": round(progress.seconds, 1),
-        "flops": cost.flops_per_step * progress.step,
+        "flops": cost.flops_per_step * processes * progress.step,
         "parameters": cost.parameters,
         "non_embedding": cost.non_embedding,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": name if processes == 1 else f"{processes} × {name}",
         "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
         "data": prepared.fingerprints,

@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, TokenBatches
+from regard.data.pairs import Pair
 from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.model import EncoderDecoder
+from regard.score import TranslationScore, score_translations
 from regard.task.prepare import Prepared
 from regard.task.recipe import Recipe
-from regard.task.translate import score_pairs
+from regard.task.translate import score_pairs, translate_lines
 from regard.train.loss import Loss, consistent_word_loss, word_loss
 from regard.train.task import Forward, Measured
+from regard.train.world import ALONE, World
 
 _VALIDATION_TOKENS = 8192
 
@@ -21,8 +24,8 @@ _VALIDATION_TOKENS = 8192
 class TranslationTask:
     """Sentence pairs, an encoder–decoder, the loss of its next words, and the BLEU of what it writes."""
 
-    def __init__(self, recipe: Recipe, prepared: Prepared, model: EncoderDecoder) -> None:
-        self.recipe, self.prepared, self.model = recipe, prepared, model
+    def __init__(self, recipe: Recipe, prepared: Prepared, model: EncoderDecoder, world: World = ALONE) -> None:
+        self.recipe, self.prepared, self.model, self.world = recipe, prepared, model, world
         train = recipe.train
         try:
             self.batches = TokenBatches(
@@ -57,9 +60,19 @@ class TranslationTask:
         if not self.prepared.valid_pairs:
             return None
         greedy = DecodeConfig(beams=1, longest_factor=self.recipe.decode.longest_factor)
-        data = self.prepared
-        scored = score_pairs(self.model, data.source, data.target, data.valid_pairs, greedy, self.recipe.score)
+        scored = self.score(self.prepared.valid_pairs, greedy)
         return Measured(scored.bleu, {"bleu": scored.bleu, "chrf": scored.chrf})
+
+    def score(self, pairs: list[Pair], decode: DecodeConfig) -> TranslationScore:
+        """How good translations of pairs' sources are; several processes share them out."""
+        data, how = self.prepared, self.recipe.score
+        if self.world.size == 1:
+            return score_pairs(self.model, data.source, data.target, pairs, decode, how)
+        lines = [pair.source for pair in self.world.share(pairs)]
+        found = translate_lines(self.model, data.source, data.target, lines, decode)
+        outputs = self.world.whole([best.text for best, *_ in found])
+        references = [pair.target for pair in pairs]
+        return score_translations(outputs, references, tokenised=how.tokenised, lowercase=how.lowercase)
 
     def _scores(self, forward: Forward, batch: Batch, passes: int = 1) -> Tensor:
         """Scores for each target word, given the words before it.  # (passes · rows, length, vocabulary)"""

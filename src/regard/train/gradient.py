@@ -39,9 +39,9 @@ def in_precision(model: nn.Module, precision: str) -> Forward:
 class Gradients(Generic[AnyBatch]):
     """Adds the gradient of a batch's loss to what the parameters hold."""
 
-    def __init__(self, task: Task[AnyBatch], precision: str) -> None:
+    def __init__(self, task: Task[AnyBatch], precision: str, forward: Forward | None = None) -> None:
         self.task = task
-        self.forward = in_precision(task.model, precision)
+        self.forward = forward or in_precision(task.model, precision)
 
     def add(self, batch: AnyBatch, scale: Tensor) -> Loss:
         """One pass over a batch on the model's device; the loss' sum counts `scale` times.  scale: # ()"""
@@ -53,8 +53,8 @@ class Gradients(Generic[AnyBatch]):
 class CapturedGradients(Gradients[AnyBatch]):
     """The same, replayed: for each batch shape the pass is recorded when it first comes."""
 
-    def __init__(self, task: Task[AnyBatch], precision: str) -> None:
-        super().__init__(task, precision)
+    def __init__(self, task: Task[AnyBatch], precision: str, forward: Forward | None = None) -> None:
+        super().__init__(task, precision, forward)
         self._recorded: dict[Any, _Recorded[AnyBatch]] = {}
         self._pool: Any = None
 

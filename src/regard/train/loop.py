@@ -7,9 +7,13 @@ steps as a run never stopped: bit for bit on a CPU.
 
 If a batch does not fit into memory, it is cut into parts whose gradients are summed: the same step, more slowly. The
 number of parts stays with the run.
+
+Several processes take the same steps together: each has its share of a step's batches, and the gradient is divided by
+the words of all of them. What they have to do with each other is in world.py, where the weights lie in layout.py.
 """
 
 import contextlib
+import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -22,13 +26,16 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.train.checkpoint import Checkpoint, Checkpoints, random_state, restore_random_state
+from regard.train.deal import Pass, check_deal, deal
 from regard.train.gradient import CapturedGradients, Gradients, in_precision
+from regard.train.layout import lay_out
 from regard.train.loss import Loss
-from regard.train.metrics import Metrics
+from regard.train.metrics import Metrics, NoMetrics
 from regard.train.settings import TrainConfig
 from regard.train.surroundings import StoppedError, asked_to_stop, determinism, ready_kernels
 from regard.train.tally import Progress, Tally
 from regard.train.task import AnyBatch, Measured, Task
+from regard.train.world import ALONE, World
 
 
 class Listener(Protocol):
@@ -75,13 +82,20 @@ class Loop(Generic[AnyBatch]):
         *,
         device: torch.device | str = "cpu",
         listener: Listener | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.task, self.config, self.folder = task, config, folder
+        self.task, self.config, self.folder, self.world = task, config, folder, world
         self.device = torch.device(device)
         self.listener: Listener = listener or Silent()
-        self.model = task.model.to(self.device)
-        self.optimiser = config.optimiser.build(self.model)
-        self.checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, say=self.listener.say)
+        check_deal(task.batches, config, world)
+        self.layout = lay_out(task.model, self.device, config.precision, config.parallel, world)
+        self.model = self.layout.plain
+        self.optimiser = config.optimiser.build(self.layout.module)
+        self.checkpoints = Checkpoints(
+            folder / "checkpoints", keep=config.keep, say=self.listener.say, world=world, cut=self.layout.cut
+        )
+        if not world.first:  # each draws its own random numbers, the first those of a single process
+            torch.manual_seed(_seed(config.seed, world.rank, 0))
         self.progress = Progress()
         self.moving: dict[str, Tensor] = {}
         if config.moving:
@@ -92,10 +106,10 @@ class Loop(Generic[AnyBatch]):
 
     def run(self, *, resume: bool = False) -> Outcome:
         """Train to the end, from the start or from the newest whole checkpoint."""
-        with determinism(self.config.deterministic), ready_kernels():
+        with determinism(self.config.deterministic), ready_kernels(), self.world.watching():
             if resume:
                 self._resume()
-            metrics = Metrics(self.folder, after=self.progress.step)
+            metrics = Metrics(self.folder, after=self.progress.step) if self.world.first else NoMetrics()
             try:
                 stopped = self._train(metrics)
                 return self._finish(stopped)
@@ -105,19 +119,19 @@ class Loop(Generic[AnyBatch]):
     def steps(self, count: int) -> Iterator[Loss]:
         """Some steps and their losses, and nothing else: no validation, no checkpoint. For whoever measures."""
         batches = self.task.batches.epochs()
-        self.model.train()
+        self.layout.module.train()
         with determinism(self.config.deterministic), ready_kernels():
             for _ in range(count):
                 yield self._step(batches)
 
-    def _train(self, metrics: Metrics) -> bool:
+    def _train(self, metrics: Metrics | NoMetrics) -> bool:
         """All steps; whether they ended before their time."""
         config = self.config
         self._began = time.perf_counter() - self.progress.seconds
         self._tally.start()
         batches = self.task.batches.epochs()
-        self.model.train()
-        with asked_to_stop() as asked:
+        self.layout.module.train()
+        with asked_to_stop(patient=self.world.size > 1) as asked:
             while self.progress.step < config.steps and not self._out_of_patience():
                 self._tally.add(self._step(batches))
                 step = self.progress.step
@@ -126,7 +140,7 @@ class Loop(Generic[AnyBatch]):
                     self._write_down(metrics)
                 begin = time.perf_counter()
                 better = (step % config.validate_every == 0 or last) and self._validate(metrics)
-                stop = asked() and not last
+                stop = self.world.any(asked()) and not last
                 regular = step % config.save_every == 0 or last or self._out_of_patience()
                 if regular or stop or (better and config.final == "best"):
                     self._save(best=better and (regular or config.final == "best"), passing=not regular)
@@ -135,10 +149,10 @@ class Loop(Generic[AnyBatch]):
                     raise StoppedError(step)
         return self.progress.step < config.steps
 
-    def _write_down(self, metrics: Metrics) -> None:
+    def _write_down(self, metrics: Metrics | NoMetrics) -> None:
         self._tick()
         step = self.progress.step
-        values = self._tally.values(self.progress) | {"rate": self.config.schedule.at(step)}
+        values = self._tally.values(self.progress, self.world) | {"rate": self.config.schedule.at(step)}
         if not math.isfinite(values["loss"]):
             raise self._ran_away()
         metrics.write(step, values)
@@ -147,20 +161,23 @@ class Loop(Generic[AnyBatch]):
 
     def _step(self, batches: Iterator[AnyBatch]) -> Loss:
         """One move of the weights."""
-        work = [next(batches) for _ in range(self.config.accumulate)]
-        words = sum(batch.count for batch in work)
-        scale = torch.full((), 1.0 / max(words, 1), device=self.device)
+        work = deal(self.task.batches, batches, self.config.accumulate, self.world)
         while True:
+            passes = [part for one in work for part in one.split(self.progress.parts)]
+            theirs = self.world.each([sum(one.batch.count for one in work if one.counted), len(passes)])
+            words = sum(count for count, _ in theirs)
+            # PyTorch takes the mean over processes where the sum is meant.
+            scale = torch.full((), self.world.size / max(words, 1), device=self.device)
             try:
-                loss = self._add_gradients(work, scale)
+                loss = self._add_gradients(passes, max(count for _, count in theirs), scale)
                 break
             except RuntimeError as error:
                 if not _out_of_memory(error):
                     raise
-                largest = max(len(batch.split(2**20)) for batch in work)
+                largest = max(len(one.batch.split(2**20)) for one in work)
             self._cut_smaller(largest)
         if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            nn.utils.clip_grad_norm_(self.layout.module.parameters(), self.config.clip)
         step = self.progress.step + 1
         self.optimiser.step(self.config.schedule.at(step))
         self.optimiser.forget_gradients(in_place=isinstance(self._gradients, CapturedGradients))
@@ -169,13 +186,17 @@ class Loop(Generic[AnyBatch]):
         self.progress = replace(self.progress, step=step, words=self.progress.words + words)
         return loss
 
-    def _add_gradients(self, work: list[AnyBatch], scale: Tensor) -> Loss:
+    def _add_gradients(self, passes: list[Pass[AnyBatch]], most: int, scale: Tensor) -> Loss:
+        """All passes over this process' work, and more that do not count until it has as many as another (`most`)."""
         total: Loss | None = None
-        for batch in work:
-            parts = [batch] if self.progress.parts == 1 else batch.split(self.progress.parts)
-            for part in parts:
-                loss = self._gradients.add(self._here(part), scale)
-                total = loss if total is None else total + loss
+        nothing = torch.zeros_like(scale)
+        for number in range(most):
+            one = passes[number] if number < len(passes) else Pass(passes[-1].batch, counted=False)
+            with self.layout.adding(last=number == most - 1):
+                loss = self._gradients.add(self._here(one.batch), scale if one.counted else nothing)
+            if not one.counted:
+                loss = Loss(0 * loss.total, 0 * loss.plain, 0 * loss.count)
+            total = loss if total is None else total + loss
         assert total is not None
         return total
 
@@ -187,8 +208,13 @@ class Loop(Generic[AnyBatch]):
     def _cut_smaller(self, rows: int) -> None:
         """Batches in twice as many parts from now on; refused when they cannot be cut any more."""
         parts = 2 * self.progress.parts
+        if self.world.size > 1:  # the others are in the middle of the step and cannot be asked to begin it anew
+            raise UserError(
+                f"Out of memory at step {self.progress.step + 1:,} in process {self.world.rank}. Lower train.tokens "
+                f"({self.config.tokens} now) and raise train.accumulate by as much, then start again."
+            )
         self.optimiser.forget_gradients()
-        self._gradients = Gradients(self.task, self.config.precision)
+        self._gradients = Gradients(self.task, self.config.precision, self.layout.forward)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.progress.parts >= rows:
@@ -204,21 +230,22 @@ class Loop(Generic[AnyBatch]):
         )
 
     def _gradient_maker(self) -> Gradients[AnyBatch]:
-        captured = self.device.type == "cuda" and self.config.capture
-        return (CapturedGradients if captured else Gradients)(self.task, self.config.precision)
+        captured = self.device.type == "cuda" and self.config.capture and self.world.size == 1
+        maker = CapturedGradients[AnyBatch] if captured else Gradients[AnyBatch]
+        return maker(self.task, self.config.precision, self.layout.forward)
 
     def _move_average(self, step: int) -> None:
         """The moving average follows faster at first, so that it forgets where the weights began."""
         stays = min(self.config.moving, (1 + step) / (10 + step))
-        ours = list(self.moving.values())
-        theirs = [tensor.detach() for tensor in self._weights().values()]
+        ours = [self.layout.here(tensor) for tensor in self.moving.values()]
+        theirs = [self.layout.here(tensor.detach()) for tensor in self._weights().values()]
         torch._foreach_lerp_(ours, theirs, 1 - stays)
 
     def _weights(self) -> dict[str, Tensor]:
         """All of the model's state that is numbers with fractions, in a fixed order."""
-        return {name: tensor for name, tensor in self.model.state_dict().items() if tensor.is_floating_point()}
+        return {name: tensor for name, tensor in self.layout.state().items() if tensor.is_floating_point()}
 
-    def _validate(self, metrics: Metrics) -> bool:
+    def _validate(self, metrics: Metrics | NoMetrics) -> bool:
         """Loss and score on the validation set; whether they are the best so far."""
         try:
             with self._final_kind_of_weights():
@@ -243,13 +270,16 @@ class Loop(Generic[AnyBatch]):
 
     @torch.no_grad()
     def _validation_loss(self) -> dict[str, float]:
-        self.model.eval()
+        """Each process takes its share of the batches; the sums are those of all."""
         forward = in_precision(self.model, self.config.precision)
         total: Loss | None = None
-        for batch in self.task.validation():
-            loss = self.task.plain_loss(forward, self._here(batch))
-            total = loss if total is None else total + loss
-        return {} if total is None else {"loss": float(total.plain) / max(float(total.count), 1.0)}
+        for number, batch in enumerate(self.task.validation()):
+            if number % self.world.size == self.world.rank:
+                loss = self.task.plain_loss(forward, self._here(batch))
+                total = loss if total is None else total + loss
+        sums = [0.0, 0.0, 0.0] if total is None else [1.0, float(total.plain), float(total.count)]
+        found, plain, count = self.world.sum(sums)
+        return {"loss": plain / max(count, 1.0)} if found else {}
 
     def _judge(self, values: Mapping[str, float], measured: Measured | None) -> bool:
         if measured is not None and (self.config.watch == "score" or "loss" not in values):
@@ -268,17 +298,12 @@ class Loop(Generic[AnyBatch]):
     @contextlib.contextmanager
     def _final_kind_of_weights(self) -> Iterator[None]:
         """Validate the moving average where that is what the run ends with; then training goes on as it was."""
-        kept = None
-        if self.config.final == "moving":
-            kept = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-            self.model.load_state_dict(kept | self.moving)
-        try:
-            self.model.eval()
-            yield
-        finally:
-            if kept is not None:
-                self.model.load_state_dict(kept)
-            self.model.train()
+        with self.layout.at_hand(self.moving if self.config.final == "moving" else None):
+            try:
+                self.model.eval()
+                yield
+            finally:
+                self.layout.module.train()
 
     def _ran_away(self) -> UserError:
         return UserError(
@@ -288,15 +313,20 @@ class Loop(Generic[AnyBatch]):
 
     def _save(self, *, best: bool, passing: bool) -> None:
         """Write a checkpoint; never one of weights that are no numbers, which nobody could go on from."""
-        if not bool(torch.stack([weight.isfinite().all() for weight in self.model.parameters()]).all()):
+        here = [self.layout.here(weight).isfinite().all() for weight in self.layout.module.parameters()]
+        if self.world.any(not bool(torch.stack(here).all())):
             raise self._ran_away()
         self._tick()
-        facts = {"progress": asdict(self.progress), "data": self.task.batches.state(), "log": self._tally.plain()}
+        facts = {
+            "progress": asdict(self.progress),
+            "data": self.task.batches.state(),
+            "log": self._tally.plain(self.world),
+        }
         moment = Checkpoint(
             self.progress.step,
-            self.model.state_dict(),
+            self.layout.state(),
             self.optimiser.memory(),
-            random_state(),
+            random_state(self.world),
             facts,
             average=self.moving,
         )
@@ -308,13 +338,16 @@ class Loop(Generic[AnyBatch]):
             self.listener.say("There is no checkpoint to go on from, so the run starts at its beginning.")
             return
         self.progress = Progress(**moment.facts["progress"])
-        self.model.load_state_dict(moment.model)
-        self.optimiser.recall(moment.optimiser)
+        own = self.layout.own
+        self.layout.load(moment.model)
+        # A key is the parameter's name and what is remembered of it.
+        self.optimiser.recall({key: own(key.rpartition("/")[0], value) for key, value in moment.optimiser.items()})
         self.task.batches.restore(moment.facts["data"])
-        self._tally = Tally.read(moment.facts["log"], self.device)
+        self._tally = Tally.read(moment.facts["log"], self.device, self.world)
         if self.moving:
-            self.moving = {name: moment.average[name].to(self.device) for name in self.moving}
-        restore_random_state(moment.random)
+            self.moving = {name: own(name, moment.average[name]).to(self.device) for name in self.moving}
+        seed = _seed(self.config.seed, self.world.rank, self.progress.step)
+        restore_random_state(moment.random, self.world, seed=seed)
         self.listener.say(f"Going on from step {self.progress.step:,}.")
 
     def _finish(self, stopped: bool) -> Outcome:
@@ -323,19 +356,27 @@ class Loop(Generic[AnyBatch]):
         match self.config.final:
             case "mean":
                 count = min(self.config.average, len(self.checkpoints.regular()))
-                self.model.load_state_dict(self.checkpoints.mean(count))
+                self.layout.end_with(self.checkpoints.mean(count))
                 weights = f"the mean of the last {count} checkpoints"
             case "moving":
-                self.model.load_state_dict(self.model.state_dict() | self.moving)
+                self.layout.end(self.moving)
                 weights = f"the moving average ({self.config.moving})"
             case "best" if self.progress.best_step:
-                self.model.load_state_dict(self.checkpoints.read(self.progress.best_step).model)
+                self.layout.end_with(self.checkpoints.read(self.progress.best_step).model)
                 weights = f"the weights of step {self.progress.best_step:,}, best on the validation set"
+            case _:
+                self.layout.end()
         self.model.eval()
         return Outcome(self.progress, weights, stopped)
 
     def _tick(self) -> None:
         self.progress = replace(self.progress, seconds=time.perf_counter() - self._began)
+
+
+def _seed(seed: int, rank: int, step: int) -> int:
+    """Another seed for each process, and for each step that one may have to begin at."""
+    words = hashlib.sha256(f"{seed} {rank} {step}".encode()).digest()
+    return int.from_bytes(words[:7], "big")
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -42,6 +42,14 @@ class Metrics:
             raise UserError(f"{self.path} cannot be read ({error}).") from None
 
 
+class NoMetrics:
+    """Writes nothing: the first of several processes does."""
+
+    def write(self, step: int, values: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def _step(line: str) -> float:
     """The step of a line; a line that a killed process left half-written counts as later than all."""
     try:

@@ -10,6 +10,24 @@ from regard.train.optimiser import OptimiserConfig
 from regard.train.schedule import ScheduleConfig
 
 
+class ParallelConfig(Config):
+    """How several processes share the work. A single one does not look at this."""
+
+    kind: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: every process keeps all weights. fsdp: each keeps a share of them, which takes less memory."""
+    shard: int | None = Field(default=None, ge=2)
+    """fsdp: over how many processes the weights are shared out; where there are more, each such group has its own copy.
+    All processes, if not given."""
+    timeout: float = Field(default=600.0, gt=0)
+    """Seconds after which a process that does not answer counts as lost."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.shard is not None and self.kind != "fsdp":
+            raise ConfigError("shard", 'only kind = "fsdp" shares out weights; leave this out for ddp.')
+        return self
+
+
 class TrainConfig(Config):
     """Settings of the loop, whatever the task. A step is one move of the weights, of `accumulate` batches."""
 
@@ -31,6 +49,7 @@ class TrainConfig(Config):
     """On a CUDA device: record the work of each batch shape once and replay it, which spares the launching."""
     store: Literal["float32", "float16"] = "float32"
     """In what numbers the finished weights are written: float16 takes half the room."""
+    parallel: ParallelConfig = ParallelConfig()
     loss: LossConfig = LossConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     schedule: ScheduleConfig
@@ -60,6 +79,10 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.parallel.kind == "fsdp" and self.optimiser.kind == "muon":
+            raise ConfigError(
+                "parallel.kind", 'Muon moves whole matrices, which fsdp cuts up; take "ddp", or adamw as optimiser.'
+            )
         if self.final == "moving" and not self.moving:
             raise ConfigError("moving", "final asks for the moving average; say how much of it stays, such as 0.999.")
         if self.final == "mean" and self.average > self.keep:

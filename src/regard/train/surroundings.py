@@ -18,13 +18,16 @@ class StoppedError(Exception):
 
 
 @contextlib.contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether somebody asked, so that the step in hand can be ended and saved first. Asked again, it stops at once."""
+def asked_to_stop(*, patient: bool = False) -> Iterator[Callable[[], bool]]:
+    """Whether somebody asked, so that the step in hand can be ended and saved first. Asked again, it stops at once.
+
+    `patient`: it does not. Of several processes each may be asked by the terminal and by whoever started them.
+    """
     asked = False
 
     def note(number: int, frame: object) -> None:
         nonlocal asked
-        if asked:
+        if asked and not patient:
             raise KeyboardInterrupt
         asked = True
 

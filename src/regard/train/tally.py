@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.train.loss import Loss
+from regard.train.world import World
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Progress:
 class Tally:
     """Sums since the last line, kept on the device: asking for them would make it wait.
 
-    They go into checkpoints, so that a resumed run writes the lines of one never stopped.
+    They go into checkpoints, so that a resumed run writes the lines of one never stopped. Each process counts its own
+    work; all of it comes together when it is asked for.
     """
 
     def __init__(self, words: int, loss: Loss | None = None) -> None:
@@ -48,8 +50,8 @@ class Tally:
         """Time that did not go into steps."""
         self._began += seconds
 
-    def values(self, progress: Progress) -> dict[str, float]:
-        total, plain, count = self._sums()
+    def values(self, progress: Progress, world: World) -> dict[str, float]:
+        total, plain, count = self._sums(world)
         seconds = max(time.perf_counter() - self._began, 1e-9)
         return {
             "loss": total / max(count, 1.0),
@@ -59,15 +61,16 @@ class Tally:
             "seconds": progress.seconds,
         }
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self, world: World) -> dict[str, Any]:
         """As it can be written; `read` takes it back."""
-        return {"words": self._words, "sums": None if self._loss is None else self._sums()}
+        return {"words": self._words, "sums": None if self._loss is None else self._sums(world)}
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], device: torch.device) -> "Tally":
+    def read(cls, values: Mapping[str, Any], device: torch.device, world: World) -> "Tally":
+        """What all had counted; of several processes the first goes on with it, the others from zero."""
         if values["sums"] is None:
             return cls(values["words"])
-        total, plain, count = values["sums"]
+        total, plain, count = values["sums"] if world.first else (0, 0, 0)
         return cls(
             values["words"],
             Loss(
@@ -77,6 +80,6 @@ class Tally:
             ),
         )
 
-    def _sums(self) -> tuple[float, float, float]:
+    def _sums(self, world: World) -> list[float]:
         assert self._loss is not None
-        return float(self._loss.total), float(self._loss.plain), float(self._loss.count)
+        return world.sum([float(self._loss.total), float(self._loss.plain), float(self._loss.count)])

@@ -49,7 +49,16 @@ GivenBatch = TypeVar("GivenBatch", bound=Batch, covariant=True)
 class Batches(Protocol[GivenBatch]):
     """Batches without end, and where in them training stands."""
 
+    @property
+    def fewest_rows(self) -> int:
+        """The rows of the batch that has the fewest: into more parts than that not every batch can be cut."""
+        ...
+
     def epochs(self) -> Iterator[GivenBatch]: ...
+
+    def skip(self) -> None:
+        """Pass over the next batch, which is another process'."""
+        ...
 
     def state(self) -> dict[str, Any]: ...
 
@@ -86,5 +95,8 @@ class Task(Protocol[AnyBatch]):
         ...
 
     def measure(self) -> Measured | None:
-        """Do the real thing on the validation set with the model as it stands; None where there is no such set."""
+        """Do the real thing on the validation set with the model as it stands; None where there is no such set.
+
+        Of several processes each is asked; together they may share the work, and each gives the same answer.
+        """
         ...
