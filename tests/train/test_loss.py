@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from regard.model.unscored import Unscored
 from regard.train import word_loss
 from regard.train.loss import consistent_word_loss
 
@@ -139,3 +140,81 @@ def test_two_passes_count_their_words_once(lengths: list[int] | None, count: int
     given_lengths = None if lengths is None else torch.tensor(lengths)
     words = torch.zeros(2, 4, dtype=torch.long)
     assert consistent_word_loss(torch.randn(4, 4, 5), words, given_lengths, 0.1, 1.0).count == count
+
+
+# Many scores, which a compiled pass takes where there is one
+
+MANY = (3, 31, 1001)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_many_scores_have_pytorchs_loss_and_gradient(smoothing: float, overwrite: bool) -> None:
+    torch.manual_seed(0)
+    logits, words = (3 * torch.randn(MANY)).requires_grad_(), torch.randint(0, MANY[2], MANY[:2])
+    lengths = torch.tensor([31, 0, 12])
+    real = torch.arange(31) < lengths[:, None]
+    wanted = functional.cross_entropy(logits[real], words[real], label_smoothing=smoothing, reduction="sum")
+    plain = functional.cross_entropy(logits[real], words[real], reduction="sum")
+    (slope,) = torch.autograd.grad(2 * wanted, logits)
+    found = word_loss(logits, words, lengths, smoothing, overwrite=overwrite)
+    torch.testing.assert_close(found.total, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.plain, plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(2 * found.total, logits)[0], slope, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_ran_away_shows_among_many_scores(value: float) -> None:
+    logits, words = torch.randn(MANY), torch.zeros(MANY[:2], dtype=torch.long)
+    logits[1, 4, 7] = value
+    assert word_loss(logits, words).total.isnan()
+    assert word_loss(logits, words, torch.tensor([31, 4, 31])).total.isfinite()
+
+
+def test_words_that_no_score_can_come_are_not_counted_against_many_scores() -> None:
+    logits, words = torch.randn(MANY), torch.zeros(MANY[:2], dtype=torch.long)
+    logits[..., 5:9] = -torch.inf
+    torch.testing.assert_close(
+        word_loss(logits, words).total, functional.cross_entropy(logits.mT, words, reduction="sum")
+    )
+
+
+@pytest.mark.parametrize("word", [-1, MANY[2]])
+def test_a_word_outside_the_vocabulary_is_refused_unless_it_is_padding(word: int) -> None:
+    logits, words = torch.randn(MANY), torch.zeros(MANY[:2], dtype=torch.long)
+    words[2, 30] = word
+    with pytest.raises((IndexError, RuntimeError)):
+        word_loss(logits, words)
+    assert word_loss(logits, words, torch.tensor([31, 31, 30])).count == 92
+
+
+# Words that the loss scores by itself
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [50, 60_001])  # all words in one block, and in several
+def test_scoring_late_gives_the_loss_and_the_gradients_of_scoring_before(size: int, bias: bool) -> None:
+    pytest.importorskip("numba")
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 31, 8, requires_grad=True), torch.randn(size, 8, requires_grad=True)
+    given = [x, weight, torch.randn(size, requires_grad=True)] if bias else [x, weight]
+    words, lengths = torch.randint(0, size, (3, 31)), torch.tensor([31, 0, 12])
+    late = Unscored(x, weight, given[2] if bias else None)
+    found, wanted = (word_loss(scores, words, lengths, 0.1) for scores in (late, late.logits().double()))
+    torch.testing.assert_close(found.total.double(), wanted.total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.plain.double(), wanted.plain, rtol=1e-5, atol=1e-5)
+    assert found.count == wanted.count
+    slopes = zip(*(torch.autograd.grad(loss.mean, given) for loss in (found, wanted)), strict=True)
+    for one, other in slopes:
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(word_loss(late, words, lengths, 0.1).total, found.total.detach())
+
+
+def test_two_passes_can_be_scored_late_as_well() -> None:
+    torch.manual_seed(0)
+    late = Unscored(torch.randn(4, 3, 8), torch.randn(5, 8), None)
+    words = torch.randint(0, 5, (2, 3))
+    found = consistent_word_loss(late, words, torch.tensor([3, 1]), 0.1, 2.0)
+    wanted = consistent_word_loss(late.logits(), words, torch.tensor([3, 1]), 0.1, 2.0)
+    assert found.total == wanted.total

@@ -1,9 +1,10 @@
-"""A model laid out for training on a GPU: the same weights, the same sums, fewer trips through memory.
+"""A model laid out for training: the same weights, the same sums, fewer trips through memory.
 
 `for_training(model)` gives a twin that shares the model's parameters, under the same names. Its stacks compute what
-`Stack` computes with fused kernels (`triton_training.py`): dropout, residual sum and the next norm in one, attention
-over short texts in one, query, key and value from one product. Whatever the kernels do not know goes the model's own
-way, sublayer by sublayer. Chance is drawn from another source than PyTorch's dropout, with the same shares.
+`Stack` computes with fused kernels: dropout, residual sum and the next norm in one, attention over short texts in one,
+query, key and value from one product. On a GPU these are Triton's (`triton_training.py`), on a CPU numba's
+(`packed_stack.py`), which also leave padding out. Whatever the kernels do not know goes the model's own way,
+sublayer by sublayer. Chance is drawn from another source than PyTorch's dropout, with the same shares.
 """
 
 from __future__ import annotations
@@ -21,32 +22,66 @@ from regard.attention import Causal, Context, Full, LayerState, Lengths
 from regard.attention.cache import KeyValue
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention
 from regard.model.block import Block, NoResidual, PostNorm, PreNorm
+from regard.model.embedding import Input, Vocabulary
 from regard.model.stack import Stack
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
-def for_training(model: AnyModel) -> AnyModel:
-    """A twin of a model that trains faster on a GPU; the model itself where there is nothing to gain."""
-    names = [name for name, part in model.named_children() if type(part) is Stack and why_not(part) is None]
-    if not names:
+def for_training(model: AnyModel, *, late: bool = False) -> AnyModel:
+    """A twin of a model that trains faster; the model itself where there is nothing to gain.
+
+    With `late`, who calls the twin leaves scoring words to the loss: where that is faster the twin gives no logits but
+    `Unscored`, which the losses of `regard.train` take in their place, and target positions behind `target_lengths`
+    are not computed.
+    """
+    parts = {name: part for name, part in model.named_children() if isinstance(part, Stack) and why_not(part) is None}
+    if not parts:
         return model
     twin = copy.copy(model)
     twin._modules = dict(model._modules)
-    for name in names:
-        part = model.get_submodule(name)
-        assert isinstance(part, Stack)
-        twin._modules[name] = FusedStack.of(part)
+    if any(_is_packed(part) for part in parts.values()):
+        _pack(twin, parts, late)
+    else:
+        twin._modules.update({name: FusedStack.of(part) for name, part in parts.items()})
     return twin
+
+
+def _pack(twin: nn.Module, parts: dict[str, Stack], late: bool) -> None:
+    from regard.model.packed_stack import DroppedInput, LateVocabulary, PackedStack
+
+    for name, part in list(twin.named_children()):
+        if name in parts:
+            # Nobody looks at what an encoder makes of padding. What a decoder makes of it shows in the logits.
+            twin._modules[name] = PackedStack.of(parts[name], skips_padding=late or name != "decoder")
+        elif type(part) is Input:
+            twin._modules[name] = DroppedInput.of(part)
+    scoring = "vocabulary" if getattr(twin, "output", None) is None else "output"
+    words = getattr(twin, scoring, None)
+    if late and "decoder" in parts and type(words) is Vocabulary:
+        twin._modules[scoring] = LateVocabulary.of(words)
+
+
+def _is_packed(stack: Stack) -> bool:
+    """Whether a stack's fast form is the one for a CPU."""
+    return next(stack.parameters()).device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 def why_not(stack: Stack) -> str | None:
     """What stands against the fast form of a stack; None if nothing does."""
-    if find_spec("triton") is None:
+    if type(stack) is not Stack:
+        return f"it is not a plain stack, but a {type(stack).__name__}"
+    weight = next(stack.parameters())
+    if _is_packed(stack):
+        if find_spec("numba") is None:
+            return "numba is not installed (pip install 'regard[fast]')"
+        other = next((each.dtype for each in stack.parameters() if each.dtype != torch.float32), None)
+        if other is not None:
+            return f"on a CPU it is for float32, and this model is {other}"
+    elif find_spec("triton") is None:
         return "Triton is not installed (it comes with PyTorch for NVIDIA GPUs)"
-    device = next(stack.parameters()).device
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"it is for NVIDIA GPUs, and this model is on {device}"
+    elif weight.device.type not in ("cpu", "cuda"):
+        return f"it is for CPUs and NVIDIA GPUs, and this model is on {weight.device}"
     for block in stack.blocks:
         assert isinstance(block, Block)
         for sublayer in block.values():
@@ -57,7 +92,7 @@ def why_not(stack: Stack) -> str | None:
     return None
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """What a mask of lengths says: causal or not, and how many words of each row are there (all, if None)."""
 
     causal: bool
@@ -116,13 +151,13 @@ class FusedStack(Stack):
         call: int,
     ) -> Tensor:
         """What a sublayer makes of x."""
-        if isinstance(function, Heads) and (seen := _seen(function, context)) is not None:
+        if isinstance(function, Heads) and (seen := seen_by(function, context)) is not None:
             share = function.dropout if self.blocks.training else 0.0  # a twin is not told, its parts are
             chance = kernels.Chance(share, seed, call) if share else None
             sizes = function.sizes
             shape = kernels.Shape(sizes.heads, sizes.key_heads, sizes.head_width, seen.causal)
             if isinstance(function, SelfAttention) and x.shape[1] <= kernels.LONGEST:
-                made = functional.linear(x, *_joined(function.query, function.source.key, function.source.value))
+                made = functional.linear(x, *joined(function.query, function.source.key, function.source.value))
                 mixed = kernels.attend_self(made, seen.lengths, shape, chance)
                 return _product(mixed, function.output)
             if isinstance(function, CrossAttention) and isinstance(state.memory, Remembered):
@@ -143,7 +178,7 @@ class Remembered(tuple[Tensor, Tensor]):
 
 def _remembered(source: nn.Module | None, memory: Tensor) -> Remembered:
     assert isinstance(source, KeyValueProjection)
-    both = functional.linear(memory, *_joined(source.key, source.value))
+    both = functional.linear(memory, *joined(source.key, source.value))
     key, value = both.unflatten(2, (2, source.heads, -1)).permute(2, 0, 3, 1, 4)
     made = Remembered((key, value))
     made.both = both
@@ -168,7 +203,7 @@ def _product(x: Tensor, linear: nn.Module) -> Tensor:
     return made
 
 
-def _joined(*parts: nn.Module) -> tuple[Tensor, Tensor | None]:
+def joined(*parts: nn.Module) -> tuple[Tensor, Tensor | None]:
     """The weights of several projections of the same input, side by side."""
     linears = [part for part in parts if isinstance(part, nn.Linear)]
     weights: list[Tensor] = [part.weight for part in linears]
@@ -176,7 +211,7 @@ def _joined(*parts: nn.Module) -> tuple[Tensor, Tensor | None]:
     return torch.cat(weights), torch.cat(biases) if len(biases) == len(parts) else None
 
 
-def _seen(function: Heads, context: Context) -> _Seen | None:
+def seen_by(function: Heads, context: Context) -> Seen | None:
     """What a plain attention may see in this pass; None if the kernels do not know it."""
     sizes = function.sizes
     if function.kind != "scaled" or sizes.value_width != sizes.head_width or sizes.head_width > 128:
@@ -186,13 +221,13 @@ def _seen(function: Heads, context: Context) -> _Seen | None:
     if isinstance(function, CrossAttention):
         match context.memory:
             case Full():
-                return _Seen(False, None)
+                return Seen(False, None)
             case Lengths():
-                return _Seen(False, context.memory.lengths)
+                return Seen(False, context.memory.lengths)
         return None
     assert isinstance(function, SelfAttention)
     if function.rotary is not None or context.documents is not None:
         return None
     if function.pattern in (Causal(), Causal() & Full(), Full() & Causal()):
-        return _Seen(True, None)  # padding lies behind every real word
-    return _Seen(False, context.lengths) if function.pattern == Full() else None
+        return Seen(True, None)  # padding lies behind every real word
+    return Seen(False, context.lengths) if function.pattern == Full() else None

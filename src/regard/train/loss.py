@@ -15,9 +15,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.config import Config
+from regard.model.unscored import Unscored
 
 _CELLS = {"cpu": 1 << 19, "cuda": 1 << 23}
 """Scores taken at once: about as many as a cache holds in float32."""
+_FEW = 1 << 16
+"""Scores up to which a compiled pass is not worth its start."""
 
 
 class LossConfig(Config):
@@ -46,7 +49,7 @@ class Loss:
 
 
 def word_loss(
-    logits: Tensor,
+    logits: Tensor | Unscored,
     words: Tensor,
     lengths: Tensor | None = None,
     smoothing: float = 0.0,
@@ -58,14 +61,15 @@ def word_loss(
     logits: # (batch, tokens, vocabulary); words: # (batch, tokens); lengths: # (batch,)
 
     With smoothing ε the wanted distribution is 1 − ε for the word that came and ε spread over all words, that one
-    included (Szegedy et al. 2016; Vaswani et al. 2017, §5.4). With `overwrite` the logits are not needed any more: on
-    a GPU their gradient may take their place.
+    included (Szegedy et al. 2016; Vaswani et al. 2017, §5.4). With `overwrite` the logits are not needed any more:
+    their gradient may take their place. Words that are yet to be scored (see `Unscored`) are scored here, without
+    padding and some at a time.
     """
     return _loss(logits, words, lengths, smoothing, 0.0, passes=1, overwrite=overwrite)
 
 
 def consistent_word_loss(
-    logits: Tensor,
+    logits: Tensor | Unscored,
     words: Tensor,
     lengths: Tensor | None,
     smoothing: float,
@@ -84,7 +88,7 @@ def consistent_word_loss(
 
 
 def _loss(
-    logits: Tensor,
+    logits: Tensor | Unscored,
     words: Tensor,
     lengths: Tensor | None,
     smoothing: float,
@@ -94,6 +98,10 @@ def _loss(
     overwrite: bool,
 ) -> Loss:
     real = _real(words, lengths).flatten()
+    if isinstance(logits, Unscored):
+        if passes == 1 and not consistency:
+            return _late_loss(logits, words.flatten(), real, smoothing)
+        logits = logits.logits()
     scores = logits.reshape(passes, real.numel(), logits.shape[-1])
     if scores.is_cuda and scores.dtype != torch.float64 and has_triton():
         from regard.train.triton_loss import DeviceSums
@@ -101,8 +109,35 @@ def _loss(
         given = (scores, words.flatten(), real, smoothing, consistency, overwrite)
         total, plain = DeviceSums.apply(*given)  # type: ignore[no-untyped-call]
         return Loss(total, plain, real.sum())
+    if passes == 1 and scores.dtype == torch.float32 and not scores.is_cuda and scores.numel() > _FEW and has_numba():
+        from regard.train.numba_loss import MadeSums
+
+        counted = _checked(words.flatten(), real, scores.shape[2]).masked_fill(~real, -1)
+        total, plain = MadeSums.apply(scores[0], counted, smoothing, overwrite)  # type: ignore[no-untyped-call]
+        return Loss(total, plain, real.sum())
     total, plain = _Sums.apply(scores, words.flatten(), real, smoothing, consistency)  # type: ignore[no-untyped-call]
     return Loss(total, plain, real.sum())
+
+
+def _late_loss(given: Unscored, words: Tensor, real: Tensor, smoothing: float) -> Loss:
+    """words, real: # (rows,)"""
+    from regard.train.numba_loss import LateSums
+
+    x, words = given.x.flatten(0, 1), _checked(words, real, len(given.weight))
+    if not bool(real.all()):
+        cells = real.nonzero()[:, 0]
+        x, words = x.index_select(0, cells), words[cells]
+    asked = torch.is_grad_enabled()
+    total, plain = LateSums.apply(x, given.weight, given.bias, words, smoothing, asked)  # type: ignore[no-untyped-call]
+    return Loss(total, plain, real.sum())
+
+
+def _checked(words: Tensor, real: Tensor, size: int) -> Tensor:
+    """Words that are all in the vocabulary, where they are real: compiled passes look no further."""
+    wrong = words[real & ((words < 0) | (words >= size))]
+    if len(wrong):
+        raise IndexError(f"Word {int(wrong[0])} is outside the vocabulary of {size}: ids run from 0 to {size - 1}.")
+    return words.to(torch.int64)
 
 
 class _Sums(torch.autograd.Function):
@@ -150,6 +185,11 @@ class _Sums(torch.autograd.Function):
     def backward(context: Any, total: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = context.saved_tensors
         return gradient.mul_(total), None, None, None, None  # not needed again, and large
+
+
+@lru_cache(maxsize=1)
+def has_numba() -> bool:
+    return find_spec("numba") is not None
 
 
 @lru_cache(maxsize=1)
