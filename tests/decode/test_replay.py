@@ -1,10 +1,7 @@
 """Recorded turns find what plain search finds, and one recording serves many searches."""
 
-import os
-
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton")
 
 import random
@@ -29,6 +26,12 @@ from regard.model import (
 from regard.model.swift_gpu import SwiftGpu
 
 SIZE, END = 60, 2
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's kernels be taken on a CPU."""
+    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
 
 
 def model() -> EncoderDecoder:

@@ -37,11 +37,6 @@ from regard.train.loss import word_loss
 SIZE = 30
 
 
-@pytest.fixture(autouse=True)
-def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-
-
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
 def threads(request: pytest.FixtureRequest) -> Any:
     before = torch.get_num_threads()
@@ -406,7 +401,7 @@ def test_a_hundred_steps_end_where_the_plain_model_ends() -> None:
     for fast in (False, True):
         model = translator(stack())
         called = for_training(model, late=True) if fast else model
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
         for _ in range(100):
             loss = word_loss(called(source, target, **lengths), words, lengths["target_lengths"], 0.1)
             loss.mean.backward()

@@ -1,10 +1,7 @@
 """The fast form of a writer for a GPU gives what the plain one gives. Its kernels run here in Triton's interpreter."""
 
-import os
-
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton")
 
 from typing import Any
@@ -26,6 +23,12 @@ from regard.model.swift_gpu import SwiftGpu
 
 SIZE, END = 90, 2
 TOKENS = TokensConfig(padding=0, start=1, end=END)
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's kernels be taken on a CPU."""
+    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
 
 
 def stack(heads: HeadsConfig | None = None, **more: Any) -> StackConfig:

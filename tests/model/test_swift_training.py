@@ -3,11 +3,8 @@
 Its kernels run here in Triton's interpreter.
 """
 
-import os
-
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton")
 
 from typing import Any
@@ -29,6 +26,12 @@ from regard.model import (
 from regard.model.swift_training import FusedStack, for_training
 
 SIZE = 30
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's kernels be taken on a CPU."""
+    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
 
 
 def stack(heads: HeadsConfig | None = None, dropout: float = 0.0, **more: Any) -> StackConfig:

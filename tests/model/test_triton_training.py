@@ -1,10 +1,7 @@
 """Kernels for training that have no place in a test of whole models. They run here in Triton's interpreter."""
 
-import os
-
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton")
 
 import torch

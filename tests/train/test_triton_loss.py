@@ -1,10 +1,7 @@
 """The loss written for a GPU is the loss, forward and backward. It runs here in Triton's interpreter."""
 
-import os
-
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 pytest.importorskip("triton")
 
 import torch

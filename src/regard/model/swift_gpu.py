@@ -26,6 +26,7 @@ from regard.attention.encoding import Added, Position
 from regard.attention.heads import CrossAttention, Heads, SelfAttention
 from regard.attention.pattern import Causal, Full
 from regard.errors import UserError
+from regard.model import triton_switch
 from regard.model.block import Block, NoResidual, PostNorm, PreNorm
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.swift import AnyWriter
@@ -51,7 +52,7 @@ def why_not(model: Any) -> str | None:
     if not isinstance(model, Writer):
         return f"it is no Transformer that writes, but a {type(model).__name__}"
     weight = model.vocabulary.weight
-    if weight.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if not triton_switch.runs_on(weight.device):
         return f"it is for NVIDIA GPUs, and this model is on {weight.device}"
     if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"it computes in float32, bfloat16 or float16, and this model is {weight.dtype}"

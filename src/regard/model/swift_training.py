@@ -10,7 +10,6 @@ sublayer by sublayer. Chance is drawn from another source than PyTorch's dropout
 from __future__ import annotations
 
 import copy
-import os
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +20,7 @@ from torch.nn import functional
 from regard.attention import Causal, Context, Full, LayerState, Lengths
 from regard.attention.cache import KeyValue
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention
+from regard.model import triton_switch
 from regard.model.block import Block, NoResidual, PostNorm, PreNorm
 from regard.model.embedding import Input, Vocabulary
 from regard.model.stack import Stack
@@ -64,7 +64,8 @@ def _pack(twin: nn.Module, parts: dict[str, Stack], late: bool) -> None:
 
 def _is_packed(stack: Stack) -> bool:
     """Whether a stack's fast form is the one for a CPU."""
-    return next(stack.parameters()).device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"
+    device = next(stack.parameters()).device
+    return device.type == "cpu" and not triton_switch.runs_on(device)
 
 
 def why_not(stack: Stack) -> str | None:
