@@ -200,6 +200,16 @@ def test_the_speed_of_decoding_on_the_page_is_the_measured_one() -> None:
         if "ratio" in case and "mixed" not in case["case"]:
             line = f"| {case['case']} | {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |"
             assert line in RESULTS, line
+            assert case["ratio"] >= (2.0 if "Hugging Face" in case["case"] else 1.0)
+
+
+def test_the_floors_of_decoding_on_the_page_are_the_measured_ones() -> None:
+    floors = [case for case in cases("decode-cpu") if case["case"].endswith(", floor")]
+    assert len(floors) == 4
+    for case in floors:
+        shares = " | ".join(f"{100 * case[name]:.0f} %" for name in ("share", "reading", "stepping", "choosing"))
+        line = f"| {case['case'][:-7]} | {case['by_bytes']:,.0f} | {case['by_operations']:,.0f} | {shares} |"
+        assert line in RESULTS, line
 
 
 def test_a_mixed_load_is_right_and_as_fast_as_the_page_says() -> None:
