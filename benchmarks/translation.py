@@ -79,7 +79,9 @@ class TorchTransformer(nn.Module):
         self.position = Sinusoidal(config.width)
         self.dropout = nn.Dropout(config.embedding.dropout)
 
-    def forward(self, source: Tensor, target: Tensor, *, source_lengths: Tensor) -> Tensor:
+    def forward(
+        self, source: Tensor, target: Tensor, *, source_lengths: Tensor, target_lengths: Tensor | None = None
+    ) -> Tensor:
         hidden = torch.arange(source.shape[1], device=source.device) >= source_lengths.clamp(min=1)[:, None]
         memory = self.transformer.encoder(self._embed(source), src_key_padding_mask=hidden)
         return self._write(target, memory, hidden)

@@ -5,12 +5,14 @@ import pytest
 pytest.importorskip("triton")
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from regard.attention import HeadsConfig
-from regard.decode import DecodeConfig, Engine, Request, Wish, search_all, search_batch
+from regard.decode import Beams, DecodeConfig, Engine, Request, Wish, search_all, search_batch
 from regard.decode.replay import Recorder, fitting_rows, recorder_of
 from regard.decode.rules import Shortest
 from regard.decode.search import Hypothesis
@@ -28,10 +30,12 @@ from regard.model.swift_gpu import SwiftGpu
 SIZE, END = 60, 2
 
 
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def interpreted() -> Iterator[None]:
     """Let Triton's kernels be taken on a CPU."""
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("regard.model.triton_switch.INTERPRETED", True)
+        yield
 
 
 def model() -> EncoderDecoder:
@@ -97,7 +101,8 @@ class Kernels:
 
 
 def fast_form(plain: Any) -> SwiftGpu[Any]:
-    fast = SwiftGpu(plain)
+    with interpreted():
+        fast = SwiftGpu(plain)
     fast.kernels = Kernels  # type: ignore[assignment]
     return fast
 
@@ -168,9 +173,62 @@ def test_long_outputs_get_more_room_on_the_way(beams: int) -> None:
         assert_same(found, search_batch(plain, requests, -1))
 
 
+@pytest.mark.parametrize("beams", [2, 5])
+def test_kernels_find_what_plain_search_finds(beams: int) -> None:
+    plain = model()
+    requests = [
+        Request(source, limit, DecodeConfig(beams=beams)) for source, limit in zip(sources(2), (6, 9), strict=True)
+    ]
+    with interpreted():
+        found = search_batch(SwiftGpu(plain), requests, END)
+    assert_same(found, search_batch(plain, requests, END))
+
+
+def test_one_recording_of_kernels_serves_searches_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.decode.beam.ROOM", 4)
+    plain = model()
+    fast = fast_form(plain)
+    for seed in range(2):
+        limits = zip(sources(2, seed), (11, 3), strict=True)
+        requests = [Request(source, limit, DecodeConfig(beams=2)) for source, limit in limits]
+        with interpreted():
+            found = search_batch(fast, requests, -1)
+        assert len(found[0][0].tokens) == 11
+        assert_same(found, search_batch(plain, requests, -1))
+
+
+def test_kernels_serve_requests_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.decode.beam.ROOM", 4)
+    plain = model()
+    fast = fast_form(plain)
+    chance = random.Random(2)
+    requests = [Request(source, chance.randint(1, 10), DecodeConfig(beams=2)) for source in sources(7)]
+    engine = Engine(fast, END, rows=6)
+    tickets = [engine.submit(request) for request in requests]
+    with interpreted():
+        engine.run()
+    wanted = search_all(plain, requests, END, batch_tokens=100)
+    assert_same([ticket.result(0) for ticket in tickets], wanted)
+
+
+def test_kernels_leave_next_tokens_and_what_is_settled_in_place() -> None:
+    plain = model()
+    fast, recorder = fast_form(plain), Recorder()
+    state, token = fast.begin(sources(2), 8)
+    state = fast.regroup(state, torch.arange(2).repeat_interleave(2), None)
+    turns = recorder.lend(fast, state, Beams([8, 8], END, 2), token.repeat_interleave(2))
+    with interpreted():
+        turns.turn()
+        assert isinstance(turns.chooser, Beams)
+        before = turns.token, turns.settled
+        turns.turn()
+    assert turns.token.data_ptr() == before[0].data_ptr() == turns.chooser.chosen.data_ptr()
+    assert turns.settled is before[1] is turns.chooser.over
+
+
 def test_recordings_are_few_and_the_oldest_goes() -> None:
     plain = model()
-    fast, recorder = SwiftGpu(plain), Recorder(most=2)
+    fast, recorder = fast_form(plain), Recorder(most=2)
     for slots in (1, 2, 3):
         state, token = fast.begin(sources(slots), 8)
         recorder.take_back(recorder.lend(fast, state, Single([8] * slots, END), token))

@@ -24,6 +24,8 @@ from regard.model import (
     StackConfig,
 )
 from regard.model.swift_training import FusedStack, for_training
+from regard.model.unscored import Unscored
+from regard.train.loss import word_loss
 
 SIZE = 30
 
@@ -64,6 +66,7 @@ KINDS = {
     ),
     "rms norm": stack(norm=NormConfig(kind="rms")),
     "gated": stack(feed_forward=FeedForwardConfig(hidden=24, activation="swiglu")),
+    "gelu": stack(feed_forward=FeedForwardConfig(hidden=24, activation="gelu")),
     "what the kernels do not know": stack(HeadsConfig(heads=2, similarity="cosine")),
 }
 SOURCE = torch.tensor([[5, 6, 7, 8, 9], [4, 5, 0, 0, 0], [11, 12, 13, 0, 0]])
@@ -93,6 +96,36 @@ def check(model: Any, *inputs: Tensor, **more: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_logits_and_gradients_are_the_same(kind: StackConfig) -> None:
     check(translator(kind), SOURCE, TARGET, **LENGTHS)
+
+
+def check_late(model: Any) -> None:
+    """The loss where words are scored by the loss itself."""
+    words = torch.randint(3, SIZE, TARGET.shape, generator=torch.Generator().manual_seed(2))
+    found = []
+    for called in (model, for_training(model, late=True)):
+        model.zero_grad()
+        loss = word_loss(called(SOURCE, TARGET, **LENGTHS), words, LENGTHS["target_lengths"], 0.1)
+        (3 * loss.total).backward()
+        found.append((loss, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}))
+    (plain, wanted), (late, slopes) = found
+    torch.testing.assert_close(late.total, plain.total)
+    torch.testing.assert_close(late.plain, plain.plain)
+    assert late.count == plain.count
+    assert slopes.keys() == wanted.keys()
+    for name, slope in wanted.items():
+        assert torch.allclose(slopes[name], slope, atol=1e-4 * max(1.0, float(slope.abs().max()))), name
+
+
+@pytest.mark.parametrize("more", [{}, {"tie": False}, {"output_bias": True}, {"source_vocabulary": SIZE}], ids=str)
+def test_the_loss_of_words_that_are_scored_late_is_the_same(more: dict[str, Any]) -> None:
+    model = translator(stack(), **more)
+    check_late(model)
+    assert isinstance(for_training(model, late=True)(SOURCE, TARGET, **LENGTHS), Unscored)
+
+
+def test_words_are_scored_some_at_a_time_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.train.triton_loss._CELLS", 4 * SIZE)
+    check_late(translator(stack(), output_bias=True))
 
 
 def test_rows_without_padding_and_a_memory_for_all_layers() -> None:

@@ -17,10 +17,10 @@ def by_one(net: nn.Module, x: torch.Tensor) -> None:
     functional_call(net, weights, (x,)).float().square().sum().backward()
 
 
-def at_once(net: nn.Module, lowered: Lowered, x: torch.Tensor) -> None:
+def at_once(lowered: Lowered, x: torch.Tensor, *, first: bool = False) -> None:
     lowered.refresh()
-    functional_call(net, lowered.weights, (x,)).float().square().sum().backward()
-    lowered.collect()
+    lowered(x).float().square().sum().backward()
+    lowered.collect(first=first)
 
 
 def slopes(net: nn.Module) -> list[torch.Tensor]:
@@ -33,7 +33,7 @@ def test_gradients_of_several_passes_are_summed_in_float32() -> None:
     for number in range(3):
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(number)).bfloat16()
         by_one(net, x)
-        at_once(other, lowered, x)
+        at_once(lowered, x)
     assert all(slope.dtype == torch.float32 for slope in slopes(other))
     for one, two in zip(slopes(net), slopes(other), strict=True):
         assert torch.equal(one, two)
@@ -43,11 +43,11 @@ def test_a_new_sum_begins_whether_gradients_are_emptied_or_taken_away() -> None:
     x = torch.randn(5, 6).bfloat16()
     net = model()
     lowered = Lowered(net)
-    at_once(net, lowered, x)
+    at_once(lowered, x)
     first = slopes(net)
     for to_none in (False, True):
         net.zero_grad(set_to_none=to_none)
-        at_once(net, lowered, x)
+        at_once(lowered, x)
         assert all(torch.equal(one, two) for one, two in zip(first, slopes(net), strict=True))
 
 
@@ -55,7 +55,7 @@ def test_what_a_pass_does_not_use_gets_nothing_new() -> None:
     net = model()
     lowered = Lowered(net)
     x = torch.randn(5, 6).bfloat16()
-    at_once(net, lowered, x)
+    at_once(lowered, x)
     before = slopes(net)
     lowered.refresh()
     weights = lowered.weights
@@ -73,3 +73,41 @@ def test_moved_weights_are_seen_after_they_are_refreshed() -> None:
         net[0].weight.fill_(2.0)
     lowered.refresh()
     assert bool((lowered.weights["0.weight"] == 2).all())
+
+
+def test_the_first_pass_of_a_sum_takes_the_place_of_what_was_there() -> None:
+    x = torch.randn(5, 6).bfloat16()
+    net = model()
+    lowered = Lowered(net)
+    at_once(lowered, x, first=True)
+    once = slopes(net)
+    at_once(lowered, x)
+    assert all(torch.equal(one + one, two) for one, two in zip(once, slopes(net), strict=True))
+    at_once(lowered, x, first=True)
+    assert all(torch.equal(one, two) for one, two in zip(once, slopes(net), strict=True))
+    lowered.refresh()
+    lowered.weights["0.weight"].float().sum().backward()
+    lowered.collect(first=True)
+    assert bool((slopes(net)[0] == 1).all())
+    assert all(bool((slope == 0).all()) for slope in slopes(net)[1:])
+
+
+def test_a_pass_that_was_broken_off_leaves_nothing() -> None:
+    x = torch.randn(5, 6).bfloat16()
+    net = model()
+    lowered = Lowered(net)
+    at_once(lowered, x, first=True)
+    wanted = slopes(net)
+    lowered.refresh()
+    lowered(x).float().sum().backward()
+    at_once(lowered, x, first=True)
+    assert all(torch.equal(one, two) for one, two in zip(wanted, slopes(net), strict=True))
+
+
+def test_what_is_not_trained_is_cast_too() -> None:
+    net = model()
+    net[0].weight.requires_grad_(False)
+    lowered = Lowered(net)
+    at_once(lowered, torch.randn(5, 6).bfloat16())
+    assert net[0].weight.grad is None
+    assert len(slopes(net)) == len(list(net.parameters())) - 1

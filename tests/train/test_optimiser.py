@@ -71,7 +71,7 @@ def test_only_matrices_decay(kind: str) -> None:
 def test_adam_is_pytorchs_adam_with_the_papers_numbers() -> None:
     ours, theirs = model(), model()
     take_steps(ours, OptimiserConfig().build(ours), range(3))
-    plain = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9)
+    plain = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9, fused=True)
     for seed in range(3):
         torch.manual_seed(seed)
         theirs(torch.randint(0, 7, (2, 5))).square().mean().backward()

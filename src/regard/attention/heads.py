@@ -155,8 +155,11 @@ class SelfAttention(Heads):
 
     def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
         """x: # (batch, queries, width)"""
-        query = split_heads(self.query(x), self.heads)
         key, value = self.source(x)
+        return self.attended(split_heads(self.query(x), self.heads), key, value, context, state)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: LayerState) -> Tensor:
+        """What becomes of tokens whose queries, keys and values are made.  each: # (batch, heads, queries, width)"""
         if self.rotary is not None:
             query = rotate(query, context.rotation(self.rotary))
             if self.rotary.fixed:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from regard.decode.best import best_tokens, has_kernel
+from regard.decode.best import best_tokens, has_kernel, has_triton
 from regard.decode.observe import Candidates
 from regard.decode.penalty import LengthPenalty, PaperPenalty
 from regard.decode.rules import Rule, Written, hide_all
@@ -45,7 +45,7 @@ class Beams(Slotted):
 
     compiled = False
     """Whether the last step was the compiled one."""
-    fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "over", "alive", "found")
+    fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "over", "chosen", "alive", "found")
     texts, dimension = ("alive", "found"), 2
 
     def __init__(
@@ -75,6 +75,8 @@ class Beams(Slotted):
         self.found = Texts(*(tensor.clone() for tensor in self.alive._replace(totals=nothing)))
         self.over = torch.zeros_like(self.limits, dtype=torch.bool)
         """Which slots are settled, where the compiled step has found out already."""
+        self.chosen = torch.zeros_like(nothing, dtype=torch.long)
+        """The next tokens, where a kernel writes them always to the same place."""
         self.scores = nothing.clone()  # what the found are ranked by
         self.found_lengths = torch.zeros_like(nothing, dtype=torch.long)  # tokens, their end included where they ended
         self.ended = torch.zeros_like(nothing, dtype=torch.bool)
@@ -85,6 +87,8 @@ class Beams(Slotted):
             self.grow()
         self.reach += 1
         plain = type(self) is Beams and not self.watched and not self.rules and not self.count
+        if plain and has_triton(logits, 2 * self.width):
+            return self._advance_on_gpu(logits)
         if plain and has_kernel(logits):
             return self._advance(logits)
         logits = precise(logits)
@@ -105,18 +109,28 @@ class Beams(Slotted):
         """The same in one go, where that is compiled."""
         from regard.decode.kernels import advance_beams
 
-        facts = (
-            *self.alive[:3],
-            *(self.lengths, self.limits, self.largest, self.penalties, self.scores),
-            *self.found[:3],
-            *(self.found_lengths, self.ended),
-        )
         rows, tokens = torch.empty(2, self.slots * self.width, dtype=torch.long)
         self.over = torch.empty_like(self.limits, dtype=torch.bool)
         made = (rows, tokens, self.over)
-        advance_beams(logits.numpy(), *(fact.numpy() for fact in facts), self.end, *(each.numpy() for each in made))
+        facts = (fact.numpy() for fact in self._facts())
+        advance_beams(logits.numpy(), *facts, self.end, *(each.numpy() for each in made))
         self.compiled = True
         return Choice(rows, tokens, None)
+
+    def _advance_on_gpu(self, logits: Tensor) -> Choice:
+        """The same in three kernels; every tensor stays where it is."""
+        from regard.decode.triton_kernels import advance_beams
+
+        best = best_tokens(logits, 2 * self.width)
+        rows = torch.empty_like(self.chosen)
+        advance_beams(best, self._facts(), self.end, (rows, self.chosen, self.over))
+        self.compiled = True
+        return Choice(rows.view(-1), self.chosen.view(-1), None)
+
+    def _facts(self) -> tuple[Tensor, ...]:
+        """All that a compiled step changes or goes by, in its order."""
+        facts = (self.lengths, self.limits, self.largest, self.penalties, self.scores)
+        return (*self.alive[:3], *facts, *self.found[:3], self.found_lengths, self.ended)
 
     def candidates(self, logits: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
         """The best continuations of each slot, best first: their rows, their tokens, and what they are chosen by."""
@@ -180,18 +194,31 @@ class Beams(Slotted):
         return (best == _NEVER) | (self.scores[:, -1] >= reachable)
 
     def results(self, slot: int) -> list[Hypothesis]:
-        facts = (self.scores, self.found_lengths, self.ended, *self.found)
-        found = []
-        for score, length, ended, total, tokens, gains, others, chances in zip(
-            *(fact[slot].tolist() for fact in facts), strict=True
-        ):
-            if score == _NEVER:
-                continue
-            pairs = zip(others[:length], chances[:length], strict=True) if self.count else ()
+        return self._read(slice(slot, slot + 1))[0]
+
+    def all_results(self) -> list[list[Hypothesis]]:
+        return self._read(slice(0, self.slots))
+
+    def _read(self, slots: slice) -> list[list[Hypothesis]]:
+        """What was found for some slots. Each tensor is turned into a list once, as far as there are tokens in it."""
+        lengths: list[list[int]] = self.found_lengths[slots].tolist()
+        longest = max(map(max, lengths), default=0)
+        texts = [text[slots, :, :longest] for text in self.found[1 : 5 if self.count else 3]]
+        facts = (self.scores[slots], self.ended[slots], self.found.totals[slots], *texts)
+        return [
+            [self._hypothesis(*each) for each in zip(*slot, strict=True) if each[1] != _NEVER]
+            for slot in zip(lengths, *(fact.cpu().numpy().tolist() for fact in facts), strict=True)
+        ]
+
+    def _hypothesis(
+        self, length: int, score: float, ended: bool, total: float, tokens: list[int], gains: list[float], *others: Any
+    ) -> Hypothesis:
+        alternatives: tuple[Any, ...] = ()
+        if self.count:
+            pairs = zip(*(other[:length] for other in others), strict=True)
             alternatives = tuple(tuple(zip(*both, strict=True))[: self.count] for both in pairs)
-            text = tuple(tokens[: length - ended])
-            found.append(Hypothesis(text, total, score, ended, tuple(gains[:length]), alternatives))
-        return found
+        text = tuple(tokens[: length - ended])
+        return Hypothesis(text, total, score, ended, tuple(gains[:length]), alternatives)
 
     def put(self, slots: Tensor, other: Self) -> None:
         super().put(slots, other)

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-_SMALLEST, _MOST = 64, 64
+from regard.model import triton_switch
+
+_SMALLEST, _MOST, _MOST_ON_GPU = 64, 64, 32
 
 
 def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -15,6 +17,10 @@ def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     logits: # (rows, vocabulary)
     """
     count = min(count, logits.shape[1])
+    if has_triton(logits, count):
+        from regard.decode import triton_kernels
+
+        return triton_kernels.best_tokens(logits, count)
     if has_kernel(logits) and count <= _MOST:
         from regard.decode.kernels import best_tokens as kernel
 
@@ -22,11 +28,6 @@ def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         sums = torch.empty(len(logits), 1)
         kernel(logits.numpy(), best.numpy(), tokens.numpy(), sums[:, 0].numpy())
         return best, tokens, sums
-    if logits.is_cuda and logits.is_contiguous() and logits.dtype == torch.float32 and _has_triton():
-        from regard.decode import triton_kernels
-
-        if count <= triton_kernels.MOST:
-            return triton_kernels.best_tokens(logits, count)
     best, tokens = logits.topk(count, dim=1)
     return best, tokens, logits.logsumexp(dim=-1, keepdim=True)
 
@@ -42,11 +43,17 @@ def has_kernel(logits: Tensor) -> bool:
     )
 
 
+def has_triton(logits: Tensor, count: int) -> bool:
+    """Whether there are kernels for scores on this device and so many of the greatest of them."""
+    fits = count <= _MOST_ON_GPU and logits.is_contiguous() and logits.dtype == torch.float32
+    return fits and triton_switch.runs_on(logits.device) and _triton()
+
+
 @lru_cache(maxsize=1)
 def _compiled() -> bool:
     return find_spec("numba") is not None
 
 
 @lru_cache(maxsize=1)
-def _has_triton() -> bool:
+def _triton() -> bool:
     return find_spec("triton") is not None

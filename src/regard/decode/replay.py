@@ -14,13 +14,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from regard.decode.search import Chooser, Hypothesis, State
+from regard.decode.slotted import Slotted
 
 _TURNS, _KEPT = 8, 16
 """Turns between two looks at what is settled, and recordings kept for each stepper."""
@@ -108,8 +109,8 @@ class Turns(Generic[State]):
         self.chooser.hold(places)
         if choice.rows is not None:
             self.state = self.stepper.regroup(self.state, choice.rows, None)
-        self.token.copy_(choice.tokens)
-        self.settled.copy_(self.chooser.settled())
+        self.token = _left(choice.tokens, places, self.token)
+        self.settled = _left(self.chooser.settled(), places, self.settled)
 
 
 class Recorder:
@@ -179,17 +180,22 @@ def search_recorded(
         turns.turn()
         if number % _TURNS == 0 and bool(turns.settled.all()):
             break
-    found = on_cpu(turns.chooser)
-    results = [found.results(slot) for slot in range(found.slots)]
+    results = _results(turns.chooser)
     recorder.take_back(turns)
     return results
 
 
-def on_cpu(chooser: Chooser) -> Chooser:
-    """What a chooser holds, where it can be read without waiting for the device each time."""
-    found = chooser.copied()
-    found.hold([tensor.cpu() for tensor in chooser.held()])
-    return found
+def _results(chooser: Chooser) -> list[list[Hypothesis]]:
+    if isinstance(chooser, Slotted):
+        return chooser.all_results()
+    return [chooser.results(slot) for slot in range(chooser.slots)]
+
+
+def _left(tensor: Tensor, held: Sequence[Tensor], place: Tensor) -> Tensor:
+    """Where a tensor's numbers stand after every turn: where the chooser always leaves them, or in a place of ours."""
+    if any(tensor.data_ptr() == each.data_ptr() for each in held):
+        return tensor
+    return place.copy_(tensor)
 
 
 def _shape(state: Any, chooser: Chooser) -> tuple[Any, ...]:

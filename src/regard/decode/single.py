@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decode.best import best_tokens, has_kernel
+from regard.decode.best import best_tokens, has_kernel, has_triton
 from regard.decode.observe import Candidates
 from regard.decode.rules import Rule, Written, hide_all
 from regard.decode.search import Choice, Hypothesis, Limit, State, Stepper, precise, row_limits, search
@@ -23,7 +23,7 @@ class Single(Slotted):
     """The likeliest token at every step: greedy search."""
 
     texts, dimension = ("tokens", "gains", "other_tokens", "other_gains"), 1
-    fields: tuple[str, ...] = ("limits", "lengths", "tokens", "gains", "done", "other_tokens", "other_gains")
+    fields: tuple[str, ...] = ("limits", "lengths", "tokens", "gains", "done", "chosen", "other_tokens", "other_gains")
     plain = True
     """Whether the likeliest token is taken, whatever it is."""
 
@@ -42,6 +42,8 @@ class Single(Slotted):
         self.tokens = torch.full((self.slots, ROOM), end, device=device)
         self.gains = torch.zeros(self.slots, ROOM, dtype=torch.float64, device=device)
         self.done = torch.zeros_like(self.limits, dtype=torch.bool)
+        self.chosen = torch.zeros_like(self.limits)
+        """The next tokens, where a kernel writes them always to the same place."""
         shape = (self.slots, ROOM, alternatives)
         self.other_tokens = torch.zeros(shape, dtype=torch.long, device=device)
         self.other_gains = torch.zeros(shape, dtype=torch.float64, device=device)
@@ -54,7 +56,10 @@ class Single(Slotted):
         if self.is_full:
             self.grow()
         self.reach += 1
-        if self.plain and not self.watched and not self.rules and not self.count and has_kernel(logits):
+        plain = self.plain and not self.watched and not self.rules and not self.count
+        if plain and has_triton(logits, 1):
+            return self._write_on_gpu(logits)
+        if plain and has_kernel(logits):
             return self._write_likeliest(logits)
         logits = precise(logits)
         token, score, normaliser = self.pick(logits)  # (slots, 1) each
@@ -71,7 +76,8 @@ class Single(Slotted):
         self.gains.scatter_(1, at, torch.where(self.done[:, None], self.gains.gather(1, at), gain))
         self.lengths += ~self.done
         self.done |= (token == self.end) | (self.lengths >= self.limits)
-        return Choice(None, token, Candidates(torch.zeros_like(token)[:, None], token[:, None], self._totals()))
+        seen = Candidates(torch.zeros_like(token)[:, None], token[:, None], self._totals()) if self.watched else None
+        return Choice(None, token, seen)
 
     def _write_likeliest(self, logits: Tensor) -> Choice:
         """The same in one go, where that is compiled."""
@@ -81,6 +87,14 @@ class Single(Slotted):
         facts = (self.tokens, self.gains, self.lengths, self.limits, self.done)
         write_likeliest(logits.numpy(), *(fact.numpy() for fact in facts), self.end, token.numpy())
         return Choice(None, token, None)
+
+    def _write_on_gpu(self, logits: Tensor) -> Choice:
+        """The same in three kernels; every tensor stays where it is."""
+        from regard.decode.triton_kernels import write_likeliest
+
+        facts = (self.tokens, self.gains, self.lengths, self.limits, self.done)
+        write_likeliest(best_tokens(logits, 1), facts, self.end, self.chosen)
+        return Choice(None, self.chosen, None)
 
     def pick(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One token a slot, its score, and log Σ exp of all.  # (slots, 1) each; logits: # (slots, vocabulary)"""
@@ -99,7 +113,19 @@ class Single(Slotted):
 
     def results(self, slot: int) -> list[Hypothesis]:
         length = int(self.lengths[slot])
-        tokens, gains = self.tokens[slot, :length].tolist(), self.gains[slot, :length].tolist()
+        return self._hypothesis(slot, self.tokens[slot, :length].tolist(), self.gains[slot, :length].tolist())
+
+    def all_results(self) -> list[list[Hypothesis]]:
+        if self.count:
+            return super().all_results()
+        texts = (fact.cpu().numpy().tolist() for fact in (self.lengths, self.tokens, self.gains))
+        return [
+            self._hypothesis(slot, tokens[:length], gains[:length])
+            for slot, (length, tokens, gains) in enumerate(zip(*texts, strict=True))
+        ]
+
+    def _hypothesis(self, slot: int, tokens: list[int], gains: list[float]) -> list[Hypothesis]:
+        length = len(tokens)
         ended = length > 0 and tokens[-1] == self.end
         total = sum(gains)
         others: tuple[tuple[tuple[int, float], ...], ...] = ()

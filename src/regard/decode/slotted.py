@@ -7,7 +7,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from regard.decode.rules import Rule, put_rules
-from regard.decode.search import Chooser
+from regard.decode.search import Chooser, Hypothesis
 from regard.decode.slots import grow_slots, keep_slots, put_slots, set_tensors, tensors_of
 
 
@@ -64,6 +64,12 @@ class Slotted(Chooser):
         set_tensors(self, self.fields, left)
         for rule in self.rules:
             set_tensors(rule, rule.fields, left)
+
+    def all_results(self) -> list[list[Hypothesis]]:
+        """What was found for every slot, best first. Waits for the device once."""
+        found = self.copied()
+        found.hold([tensor.cpu() for tensor in self.held()])
+        return [found.results(slot) for slot in range(self.slots)]
 
     def copied(self) -> Self:
         other = copy.copy(self)

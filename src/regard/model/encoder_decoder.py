@@ -110,8 +110,9 @@ class EncoderDecoder(Writer):
             raise UserError("This model's config does not say which ids are start and end, so it cannot be decoded.")
         device = self.device
         lengths = [len(source) + 1 for source in sources]
-        rows = [[*row, tokens.end, *[tokens.padding or 0] * (max(lengths) - len(row) - 1)] for row in sources]
+        longest, padding = max(lengths), tokens.padding or 0
+        rows = [[*row, tokens.end, *[padding] * (longest - len(row) - 1)] for row in sources]
         ids, real = torch.tensor(rows, device=device), torch.tensor(lengths, device=device)
-        cache = self.start(ids, capacity, None if min(lengths) == max(lengths) else real)
+        cache = self.start(ids, capacity, None if min(lengths) == longest else real)
         cache.memory_lengths = real  # others may join these rows
         return cache, torch.full((len(rows),), tokens.start, device=device)

@@ -53,6 +53,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FeedForwardConfig, width: int) -> None:
         super().__init__()
+        self.activation = config.activation
         self.bend = _PLAIN[_GATED.get(config.activation, config.activation)]
         self.widen = nn.Linear(width, config.hidden, bias=config.bias)
         self.narrow = nn.Linear(config.hidden, width, bias=config.bias)

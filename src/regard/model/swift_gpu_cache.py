@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.model import triton_switch
 
 _POSITIONS, _SOURCE = 64, 16
 """Room comes in steps, so that few shapes occur."""
+_MOVED = 8192
+"""The most rows that are moved by one kernel."""
 Pair = tuple[Tensor, Tensor]
 
 
@@ -113,8 +116,7 @@ class SwiftGpuCache:
     def regroup(self, rows: Tensor, sources: Tensor | None) -> None:
         """Row i becomes what row `rows[i]` was, group j gets the source of group `sources[j]` or keeps its own."""
         if sources is None and rows.shape[0] == self.rows:
-            self.origin.copy_(self.origin.index_select(1, rows))
-            self.lengths.copy_(self.lengths.index_select(0, rows))
+            self._move(rows)
             return
         self._rewrite(rows)
         if sources is not None:
@@ -161,6 +163,16 @@ class SwiftGpuCache:
     def _set_memory(self, pairs: list[Pair]) -> None:
         """New tensors for memory, whether each layer has its own or all share one."""
         self.memory = pairs * len(self.memory) if len(pairs) == 1 else pairs
+
+    def _move(self, rows: Tensor) -> None:
+        """Let row i be what row `rows[i]` was, in place; in one kernel where there is one."""
+        if self.rows <= _MOVED and triton_switch.runs_on(self.origin.device):
+            from regard.model.triton_kernels import move_rows
+
+            move_rows(self.origin, self.lengths, rows)
+            return
+        self.origin.copy_(self.origin.index_select(1, rows))
+        self.lengths.copy_(self.lengths.index_select(0, rows))
 
     def _rewrite(self, rows: Tensor) -> None:
         """Copy the texts of these rows together, so that each again has written its own."""

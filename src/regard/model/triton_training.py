@@ -16,11 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 LONGEST = 128
 """Words on each side up to which attention fits into one program."""
-_PROGRAMS = 528
-"""Programs that share the rows on the way back of a norm, each with sums of its own."""
+_ELEMENTS = 2048
+"""Numbers that a program bends."""
+_COLUMNS, _SUMMING = 64, 528
+"""Columns that a program sums, and about how many programs share in that."""
+_PROGRAMS = 1056
+"""Programs that share the rows on the way back of a norm, each with sums of its own. Found by trying, as the others."""
+BENDS = ("relu", "gelu", "gelu-tanh", "silu")
+"""What a feed-forward's middle can be bent by here."""
 
 
 class Chance(NamedTuple):
@@ -52,7 +59,7 @@ def _kept(seed, call, at, share):
     return tl.where((drawn >> 8).to(tl.float32) * (1.0 / 16777216.0) >= share, 1.0 / (1.0 - share), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["call"])
 def _join_forward(
     x, change, total_out, x_out, normed_out, means, scales, weight, bias, seed, call, share, epsilon, width,
     joined: tl.constexpr, dropped: tl.constexpr, before: tl.constexpr, centred: tl.constexpr, shifted: tl.constexpr,
@@ -87,37 +94,39 @@ def _join_forward(
         tl.store(x_out + place, normed.to(kind), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["call", "rows"])
 def _join_backward(
     slope_x, slope_normed, total, means, scales, weight, seed, call, share,
     x_slope, change_slope, weight_slopes, bias_slopes, rows, width,
     dropped: tl.constexpr, before: tl.constexpr, later: tl.constexpr, centred: tl.constexpr, shifted: tl.constexpr,
-    block: tl.constexpr,
+    group: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    first, programs = tl.program_id(0), tl.num_programs(0)
-    at = tl.arange(0, block)
-    inside = at < width
-    factor = tl.load(weight + at, inside, 0.0).to(tl.float32)
-    weight_sum = tl.zeros([block], tl.float32)
-    bias_sum = tl.zeros([block], tl.float32)
-    for number in range(tl.cdiv(rows - first, programs)):
-        row = first.to(tl.int64) + number * programs
+    first, programs = tl.program_id(0) * group, tl.num_programs(0) * group
+    at = tl.arange(0, block)[None, :]
+    factor = tl.load(weight + at, at < width, 0.0).to(tl.float32)
+    weight_sum = tl.zeros([group, block], tl.float32)
+    bias_sum = tl.zeros([group, block], tl.float32)
+    for start in range(first, rows, programs):
+        row = (start + tl.arange(0, group)).to(tl.int64)[:, None]
+        inside = (row < rows) & (at < width)
         place = row * width + at
         slope = tl.load(slope_normed + place, inside, 0.0).to(tl.float32)
+        x = tl.load(total + place, inside, 0.0).to(tl.float32)
+        scale = tl.load(scales + row, row < rows, 0.0)
         if later:
             other = tl.load(slope_x + place, inside, 0.0).to(tl.float32)
             if not before:
                 slope += other
-        scale = tl.load(scales + row)
-        mean = tl.load(means + row) if centred else 0.0
-        away = tl.where(inside, tl.load(total + place, inside, 0.0).to(tl.float32) - mean, 0.0) * scale
+        if centred:
+            x = x - tl.load(means + row, row < rows, 0.0)
+        away = tl.where(inside, x, 0.0) * scale
         weight_sum += slope * away
         if shifted:
             bias_sum += slope
         slope = slope * factor
-        along = tl.sum(slope * away, 0) / width
+        along = tl.sum(slope * away, 1)[:, None] / width
         if centred:
-            slope = slope - tl.sum(slope, 0) / width
+            slope = slope - tl.sum(slope, 1)[:, None] / width
         back = (slope - away * along) * scale
         if later and before:
             back += other
@@ -125,9 +134,10 @@ def _join_backward(
         tl.store(x_slope + place, back.to(kind), inside)
         if dropped:
             tl.store(change_slope + place, (back * _kept(seed, call, place, share)).to(kind), inside)
-    tl.store(weight_slopes + first * width + at, weight_sum, inside)
+    at = tl.arange(0, block)
+    tl.store(weight_slopes + tl.program_id(0) * width + at, tl.sum(weight_sum, 0), at < width)
     if shifted:
-        tl.store(bias_slopes + first * width + at, bias_sum, inside)
+        tl.store(bias_slopes + tl.program_id(0) * width + at, tl.sum(bias_sum, 0), at < width)
 
 
 class _Join(torch.autograd.Function):
@@ -159,7 +169,7 @@ class _Join(torch.autograd.Function):
             x, x if change is None else change, total, x_out, normed, means, scales, weight,
             weight if bias is None else bias, seed, call, share, epsilon, width,
             joined=change is not None, dropped=chance is not None, before=before, centred=centred,
-            shifted=bias is not None, block=triton.next_power_of_2(width),
+            shifted=bias is not None, **_row_of(width),
         )  # fmt: skip
         context.save_for_backward(total, means, scales, weight, *(() if chance is None else (seed,)))
         context.facts = (change is not None, bias is not None, before, centred, share, call)
@@ -178,7 +188,8 @@ class _Join(torch.autograd.Function):
             slope_normed = torch.zeros_like(total)
         slope_normed = slope_normed.contiguous()
         slope_x = None if slope_x is None else slope_x.contiguous()
-        programs = min(rows, _PROGRAMS)
+        group = 2 if width <= 512 else 1
+        programs = min(triton.cdiv(rows, group), _PROGRAMS)
         back = torch.empty_like(total)
         change_back = torch.empty_like(total) if seeds else back
         sums = total.new_zeros(2, programs, width, dtype=torch.float32)
@@ -186,7 +197,7 @@ class _Join(torch.autograd.Function):
             slope_normed if slope_x is None else slope_x, slope_normed, total, means, scales, weight,
             seeds[0] if seeds else scales, call, share, back, change_back, sums[0], sums[1], rows, width,
             dropped=bool(seeds), before=before, later=slope_x is not None, centred=centred, shifted=shifted,
-            block=triton.next_power_of_2(width),
+            group=group, **_row_of(width),
         )  # fmt: skip
         weight_slope, bias_slope = sums.sum(dim=1).to(weight.dtype)
         return (
@@ -199,6 +210,12 @@ class _Join(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _row_of(width: int) -> dict[str, int]:
+    """A row in one go, with so many warps that a thread reads 16 bytes of bf16 at once."""
+    block = triton.next_power_of_2(width)
+    return {"block": block, "num_warps": min(8, max(1, block // 256))}
 
 
 def join(
@@ -250,7 +267,7 @@ def _shares(
     return shares, kept
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["call", "heads", "queries", "keys"])
 def _attend_forward(
     query, key, value, out, lengths, seed, call, share, scale, heads, queries, keys, size,
     query_row, query_word, key_row, key_word, value_row, value_word, out_row, out_word,
@@ -274,7 +291,7 @@ def _attend_forward(
         tl.store(out + row * out_row + i * out_word + head * size + at, mixed.to(out.dtype.element_ty), in_q)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["call", "heads", "queries", "keys"])
 def _attend_backward(
     query, key, value, slope, query_slope, key_slope, value_slope, lengths, seed, call, share, scale,
     heads, queries, keys, size,
@@ -316,52 +333,174 @@ def _attend_backward(
 
 
 @triton.jit
-def _bend_forward(x, seed, call, share, count, dropped: tl.constexpr, block: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
-    bent = tl.maximum(tl.load(x + at, inside, 0.0).to(tl.float32), 0.0)
+def _bent(x, kind: tl.constexpr):
+    """x bent, and how steep that is there."""
+    if kind == "relu":
+        bent, steep = tl.maximum(x, 0.0), tl.where(x > 0.0, 1.0, 0.0)
+    elif kind == "gelu":
+        # Φ by Abramowitz and Stegun 7.1.26, within 1e-7; its exponential is the density's.
+        raised = tl.exp(-0.5 * x * x)
+        t = 1.0 / (1.0 + 0.2316418881662 * tl.abs(x))
+        tail = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t * raised
+        below = tl.where(x > 0.0, 1.0 - 0.5 * tail, 0.5 * tail)
+        bent, steep = x * below, below + x * 0.3989422804014327 * raised
+    elif kind == "gelu-tanh":
+        # (1 + tanh u) / 2 is the logistic function of 2 u.
+        below = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        inner = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+        bent, steep = x * below, below + x * below * (1.0 - below) * inner
+    else:
+        below = tl.sigmoid(x)
+        bent, steep = x * below, below * (1.0 + x * (1.0 - below))
+    return bent, steep
+
+
+@triton.jit(do_not_specialize=["call"])
+def _bend_forward(x, out, seed, call, share, count, kind: tl.constexpr, dropped: tl.constexpr, block: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * block
+    at = tl.arange(0, block)
+    inside = at < count - first
+    bent, _ = _bent(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
     if dropped:
-        bent = bent * _kept(seed, call, at, share)
-    tl.store(x + at, bent.to(x.dtype.element_ty), inside)
+        bent = bent * _kept(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
+    tl.store(out + first + at, bent.to(out.dtype.element_ty), inside)
 
 
-@triton.jit
-def _bend_backward(out, slope, back, factor, count, block: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
-    stayed = tl.load(out + at, inside, 0.0) > 0.0
-    flowing = tl.load(slope + at, inside, 0.0).to(tl.float32) * factor
-    tl.store(back + at, tl.where(stayed, flowing, 0.0).to(back.dtype.element_ty), inside)
+@triton.jit(do_not_specialize=["call"])
+def _bend_backward(
+    x, slope, back, seed, call, share, count,
+    kind: tl.constexpr, dropped: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * block
+    at = tl.arange(0, block)
+    inside = at < count - first
+    flowing = tl.load(slope + first + at, inside, 0.0).to(tl.float32)
+    _, steep = _bent(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
+    flowing = flowing * steep
+    if kind == "relu":
+        flowing = flowing * (1.0 / (1.0 - share))  # x is what came out: what was dropped is zero there
+    elif dropped:
+        flowing = flowing * _kept(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
+    tl.store(back + first + at, flowing.to(back.dtype.element_ty), inside)
 
 
 class _Bend(torch.autograd.Function):
-    """max(x, 0), some of it dropped, in the place of x. Gradients flow through what is above zero afterwards."""
+    """x bent, some of it dropped. Of ReLU only what came out is kept: gradients flow through what is above zero."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, chance: Chance | None) -> Tensor:
+    def forward(context: Any, x: Tensor, kind: str, chance: Chance | None) -> Tensor:
         share, seed, call = chance or (0.0, x, 0)
-        _bend_forward[(triton.cdiv(x.numel(), 1024),)](
-            x, seed, call, share, x.numel(), dropped=chance is not None, block=1024
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        _bend_forward[(triton.cdiv(x.numel(), _ELEMENTS),)](
+            x, out, seed, call, share, x.numel(), kind=kind, dropped=chance is not None, block=_ELEMENTS
         )
-        context.mark_dirty(x)
-        context.save_for_backward(x)
-        context.factor = 1.0 / (1.0 - share)
-        return x
+        context.save_for_backward(out if kind == "relu" else x, *(() if chance is None else (seed,)))
+        context.facts = kind, share, call
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
-        (out,) = context.saved_tensors
+        x, *seeds = context.saved_tensors
+        kind, share, call = context.facts
         slope = slope.contiguous()
         back = torch.empty_like(slope)
-        _bend_backward[(triton.cdiv(out.numel(), 1024),)](out, slope, back, context.factor, out.numel(), block=1024)
-        return back, None
+        _bend_backward[(triton.cdiv(x.numel(), _ELEMENTS),)](
+            x, slope, back, seeds[0] if seeds else x, call, share, x.numel(),
+            kind=kind, dropped=bool(seeds), block=_ELEMENTS,
+        )  # fmt: skip
+        return back, None, None
 
 
-def bend(x: Tensor, chance: Chance | None) -> Tensor:
-    """The positive part of x, some of it dropped; x, which must be fresh, is overwritten.  x: # (…, hidden)"""
-    bent: Tensor = _Bend.apply(x, chance)  # type: ignore[no-untyped-call]
+def bend(x: Tensor, kind: str, chance: Chance | None) -> Tensor:
+    """x bent by one of `BENDS`, some of it dropped.  x: # (…, hidden)"""
+    bent: Tensor = _Bend.apply(x, kind, chance)  # type: ignore[no-untyped-call]
     return bent
+
+
+@triton.jit(do_not_specialize=["rows", "share"])
+def _columns(x, sums, rows, width, share, block_rows: tl.constexpr, block_columns: tl.constexpr):
+    column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
+    part = tl.program_id(1)
+    last = tl.minimum(rows, (part + 1) * share)
+    total = tl.zeros([block_rows, block_columns], tl.float32)
+    for first in range(part * share, last, block_rows):
+        row = (first + tl.arange(0, block_rows)).to(tl.int64)
+        inside = (row < last)[:, None] & (column < width)[None, :]
+        total += tl.load(x + row[:, None] * width + column[None, :], inside, 0.0).to(tl.float32)
+    tl.store(sums + part * width + column, tl.sum(total, 0), column < width)
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """The sum of each column, in float32, in an order that is always the same.  x: # (rows, width); gives (width,)"""
+    rows, width = x.shape
+    blocks = triton.cdiv(width, _COLUMNS)
+    share = triton.cdiv(rows, max(1, _SUMMING // blocks))
+    parts = triton.cdiv(rows, share)
+    sums = torch.empty(parts, width, dtype=torch.float32, device=x.device)
+    _columns[(blocks, parts)](
+        x.contiguous(), sums, rows, width, share, block_rows=64, block_columns=_COLUMNS, num_warps=8
+    )
+    return sums.sum(dim=0)
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ + b. PyTorch's own gradient of b takes longer than that of W."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        context.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
+        x, weight = context.saved_tensors
+        rows = slope.reshape(-1, slope.shape[-1])
+        wanted = context.needs_input_grad
+        back = (rows @ weight).view_as(x) if wanted[0] else None
+        weight_slope = rows.T @ x.reshape(len(rows), -1) if wanted[1] else None
+        return back, weight_slope, column_sums(rows).to(slope.dtype) if wanted[2] else None
+
+
+class _Products(torch.autograd.Function):
+    """Several products of the same x. What flows back to x is summed within the products that make it."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, *parts: Tensor | None) -> tuple[Tensor, ...]:
+        weights, biases = parts[::2], parts[1::2]
+        context.save_for_backward(x, *weights)
+        return tuple(functional.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *slopes: Tensor) -> tuple[Any, ...]:
+        x, *weights = context.saved_tensors
+        flat = x.reshape(-1, x.shape[-1])
+        back: Tensor | None = None
+        found: list[Tensor | None] = []
+        for number, (slope, weight) in enumerate(zip(slopes, weights, strict=True)):
+            rows = slope.reshape(len(flat), -1)
+            if context.needs_input_grad[0]:
+                back = rows @ weight if back is None else back.addmm_(rows, weight)
+            found.append(rows.T @ flat)
+            found.append(column_sums(rows).to(rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
+        return None if back is None else back.view_as(x), *found
+
+
+def products(x: Tensor, *parts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
+    """x Wᵀ + b for several W and b.  x: # (…, width)"""
+    made: tuple[Tensor, ...] = _Products.apply(x, *(each for part in parts for each in part))  # type: ignore[no-untyped-call]
+    return made
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b.  x: # (…, width); weight: # (wide, width)"""
+    if bias is None:
+        return functional.linear(x, weight)
+    made: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return made
 
 
 class Shape(NamedTuple):

@@ -1,16 +1,19 @@
 """The task the Transformer was made for: a sentence in one language becomes one in another."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, TokenBatches
 from regard.data.pairs import Pair
-from regard.decode import DecodeConfig
+from regard.decode import DecodeConfig, Worker
 from regard.errors import UserError
 from regard.model import EncoderDecoder
+from regard.model.writer import Writer
 from regard.score import TranslationScore, score_translations
+from regard.task.forms import Forms
 from regard.task.prepare import Prepared
 from regard.task.recipe import Recipe
 from regard.task.translate import score_pairs, translate_lines
@@ -40,10 +43,11 @@ class TranslationTask:
         """Teacher forcing: every word is predicted from the right words before it."""
         settings = self.recipe.train.loss
         if not settings.consistency:
-            return word_loss(self._scores(forward, batch), batch.target, batch.target_lengths, settings.smoothing)
-        logits = self._scores(forward, batch, passes=2)
+            scores = self._scores(forward, batch)
+            return word_loss(scores, batch.target, batch.target_lengths, settings.smoothing, overwrite=True)
+        scores = self._scores(forward, batch, passes=2)
         return consistent_word_loss(
-            logits, batch.target, batch.target_lengths, settings.smoothing, settings.consistency
+            scores, batch.target, batch.target_lengths, settings.smoothing, settings.consistency, overwrite=True
         )
 
     def plain_loss(self, forward: Forward, batch: Batch) -> Loss:
@@ -67,12 +71,16 @@ class TranslationTask:
         """How good translations of pairs' sources are; several processes share them out."""
         data, how = self.prepared, self.recipe.score
         if self.world.size == 1:
-            return score_pairs(self.model, data.source, data.target, pairs, decode, how)
+            return score_pairs(self._worker(len(pairs)), data.source, data.target, pairs, decode, how)
         lines = [pair.source for pair in self.world.share(pairs)]
-        found = translate_lines(self.model, data.source, data.target, lines, decode)
+        found = translate_lines(self._worker(len(lines)), data.source, data.target, lines, decode)
         outputs = self.world.whole([best.text for best, *_ in found])
         references = [pair.target for pair in pairs]
         return score_translations(outputs, references, tokenised=how.tokenised, lowercase=how.lowercase)
+
+    def _worker(self, inputs: int) -> Worker[Any]:
+        """The model, with its weights as they are now, in the form that is fastest for so many inputs."""
+        return Forms(self.model).worker(inputs) if isinstance(self.model, Writer) else self.model
 
     def _scores(self, forward: Forward, batch: Batch, passes: int = 1) -> Tensor:
         """Scores for each target word, given the words before it.  # (passes · rows, length, vocabulary)"""
@@ -80,7 +88,8 @@ class TranslationTask:
         assert tokens.start is not None
         start = torch.full_like(batch.target[:, :1], tokens.start)
         before = torch.cat((start, batch.target[:, :-1]), dim=1)
-        source, lengths = batch.source, batch.source_lengths
+        source, lengths, targets = batch.source, batch.source_lengths, batch.target_lengths
         if passes > 1:
-            source, before, lengths = source.repeat(passes, 1), before.repeat(passes, 1), lengths.repeat(passes)
-        return forward(source, before, source_lengths=lengths)
+            source, before = source.repeat(passes, 1), before.repeat(passes, 1)
+            lengths, targets = lengths.repeat(passes), targets.repeat(passes)
+        return forward(source, before, source_lengths=lengths, target_lengths=targets)

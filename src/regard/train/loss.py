@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.config import Config
+from regard.model import triton_switch
 from regard.model.unscored import Unscored
 
 _CELLS = {"cpu": 1 << 19, "cuda": 1 << 23}
@@ -121,9 +122,16 @@ def _loss(
 
 def _late_loss(given: Unscored, words: Tensor, real: Tensor, smoothing: float) -> Loss:
     """words, real: # (rows,)"""
+    x = given.x.flatten(0, 1)
+    if triton_switch.runs_on(x.device):
+        from regard.train.triton_loss import DeviceLateSums
+
+        facts = (x, given.weight, given.bias, words, real, smoothing)
+        total, plain = DeviceLateSums.apply(*facts)  # type: ignore[no-untyped-call]
+        return Loss(total, plain, real.sum())
     from regard.train.numba_loss import LateSums
 
-    x, words = given.x.flatten(0, 1), _checked(words, real, len(given.weight))
+    words = _checked(words, real, len(given.weight))
     if not bool(real.all()):
         cells = real.nonzero()[:, 0]
         x, words = x.index_select(0, cells), words[cells]

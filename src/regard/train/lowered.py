@@ -1,57 +1,81 @@
-"""Weights in a lower precision, all cast at once, and their gradients, all brought back at once.
+"""A model computed in a lower precision: weights all cast at once, gradients all brought back at once.
 
 A model has hundreds of small tensors. Casting each when it is used, and adding up the gradient of each, starts more
 kernels than the rest of a small model's pass. Here casting is one operation over all of them, and gradients gather in
 one long tensor that every parameter's `grad` is a part of.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 class Lowered:
-    """A copy of a model's parameters to compute with."""
+    """A model that is called with copies of its parameters: `refresh` them before a pass, `collect` after it."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
-        named = {name: p for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()}
-        self.names = list(named)
+        self.model = model
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.is_floating_point()}
         self.parameters: list[Tensor] = list(named.values())
-        self.copies = [p.detach().to(dtype).requires_grad_() for p in self.parameters]
-        size = sum(p.numel() for p in self.parameters)
-        device = self.parameters[0].device
-        self._sums, self._new = (torch.zeros(size, device=device) for _ in range(2))
-        self._parts = _views(self._new, self.parameters)
+        self.copies = [p.detach().to(dtype).requires_grad_(p.requires_grad) for p in self.parameters]
+        self.weights = dict(zip(named, self.copies, strict=True))
+        """The copies by their names."""
+        self._trained = [(p, copy) for p, copy in zip(self.parameters, self.copies, strict=True) if p.requires_grad]
+        self._like = [parameter for parameter, _ in self._trained]
+        self._sums = self._long()
+        self._held = _views(self._sums, self._like)
+        self._new: Tensor | None = None
 
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """The copies by their names, to call a model with."""
-        return dict(zip(self.names, self.copies, strict=True))
+    def __call__(self, *inputs: Any, **settings: Any) -> Tensor:
+        scores: Tensor = functional_call(self.model, self.weights, inputs, settings)
+        return scores
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the parameters as they are now."""
+        for copy in self.copies:
+            copy.grad = None  # of a pass that was broken off
         torch._foreach_copy_(self.copies, self.parameters)
 
     @torch.no_grad()
-    def collect(self) -> None:
-        """Add the copies' gradients to the parameters' and forget them."""
-        self._hold()
-        given = [(copy.grad, part) for copy, part in zip(self.copies, self._parts, strict=True)]
-        if any(grad is None for grad, _ in given):
-            self._new.zero_()
-        found = [(grad, part) for grad, part in given if grad is not None]
-        torch._foreach_copy_([part for _, part in found], [grad for grad, _ in found])
-        self._sums.add_(self._new)
-        for copy in self.copies:
+    def collect(self, *, first: bool = False) -> None:
+        """Add the copies' gradients to the parameters' and forget them; the `first` of a sum takes their place."""
+        if first:
+            for parameter, part in zip(self._like, self._held, strict=True):
+                parameter.grad = part
+            self._copy(self._sums)
+        else:
+            self._hold()
+            self._new = self._long() if self._new is None else self._new
+            self._copy(self._new)
+            self._sums.add_(self._new)
+        for _, copy in self._trained:
             copy.grad = None
+
+    def _copy(self, long: Tensor) -> None:
+        """Copy the copies' gradients into the parts of a long tensor; what has none is zero."""
+        parts = self._held if long is self._sums else _views(long, self._like)
+        given = [(part, copy.grad) for (_, copy), part in zip(self._trained, parts, strict=True)]
+        if any(grad is None for _, grad in given):
+            long.zero_()
+        found = [(part, grad) for part, grad in given if grad is not None]
+        torch._foreach_copy_([part for part, _ in found], [grad for _, grad in found])
 
     def _hold(self) -> None:
         """Let every parameter's gradient be its part of the sums, with what it was so far."""
-        for parameter, part in zip(self.parameters, _views(self._sums, self.parameters), strict=True):
+        if all(parameter.grad is None for parameter in self._like):
+            self._sums.zero_()
+        for parameter, part in zip(self._like, self._held, strict=True):
             if parameter.grad is None:
                 parameter.grad = part.zero_()
-            elif parameter.grad.data_ptr() != part.data_ptr():
+            elif parameter.grad is not part:
                 parameter.grad = part.copy_(parameter.grad)
+
+    def _long(self) -> Tensor:
+        """A tensor as long as all gradients together."""
+        return torch.zeros(sum(each.numel() for each in self._like), device=self._like[0].device)
 
 
 def _views(long: Tensor, like: list[Tensor]) -> list[Tensor]:

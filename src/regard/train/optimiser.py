@@ -38,7 +38,7 @@ class Optimiser:
         matrices = {name for name, parameter in named.items() if parameter.dim() == 2 and not _is_table(name)}
         others = [parameter for name, parameter in named.items() if name not in matrices]
         inside = [named[name] for name in named if name in matrices]
-        fused = all(parameter.is_cuda for parameter in named.values())
+        fused = all(parameter.device.type in ("cuda", "cpu") for parameter in named.values())
         shared: dict[str, Any] = {"betas": config.betas, "eps": config.epsilon, "fused": fused}
         self._parts: list[torch.optim.Optimizer]
         if config.kind == "muon":

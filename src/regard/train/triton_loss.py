@@ -1,6 +1,8 @@
 """The loss over a vocabulary and its gradient in as few trips through memory as can be, written in Triton for a GPU.
 
-Forward reads the scores once (twice where two passes are compared) and keeps a few numbers of each row. Backward reads
+Where the loss makes the scores itself, a row is read, judged and replaced by its gradient while it is in the cache, and
+the gradients of the product follow at once, so that scores never wait for the way back. Where it is given them,
+forward reads the scores once (twice where two passes are compared) and keeps a few numbers of each row. Backward reads
 them again and writes their gradient, times what flows back; where it may, over the scores themselves, which are the
 largest tensor of a small model and are not needed any more.
 """
@@ -12,8 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 _BLOCK = 4096
+_WHOLE, _UNDER_WAY = 8192, 1056
+"""Where a row is judged and replaced: scores that a program takes at once, and programs, which was found by trying."""
+_CELLS = 1 << 30
+"""Scores held at once, where the product that makes them is part of the loss."""
 
 
 @triton.jit
@@ -33,7 +40,7 @@ def _sums(scores, start, size, block: tl.constexpr):
     return top + tl.log(raised), total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _forward(
     scores, words, real, normalisers, apart, totals, plains, rows, size, smoothing, consistency,
     passes: tl.constexpr, block: tl.constexpr,
@@ -69,7 +76,7 @@ def _forward(
     tl.store(plains + row, tl.where(there, plain, 0.0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _backward(
     scores, words, real, normalisers, apart, flowing, gradient, rows, size, smoothing, consistency,
     passes: tl.constexpr, block: tl.constexpr,
@@ -140,3 +147,106 @@ class DeviceSums(torch.autograd.Function):
             passes=scores.shape[0], block=context.block, num_warps=8,
         )  # fmt: skip
         return gradient, None, None, None, None, None
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _judge(
+    scores, words, real, totals, plains, rows, size, smoothing,
+    smoothed: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """The loss of rows, and the gradient of their sum in the place of the scores."""
+    log2e: tl.constexpr = 1.4426950408889634
+    at = tl.arange(0, block)
+    begin, programs = tl.program_id(0), tl.num_programs(0)
+    for number in range(tl.cdiv(rows - begin, programs)):
+        row = begin.to(tl.int64) + number * programs
+        start = scores + row * size
+        there = tl.load(real + row) != 0
+        word = tl.load(words + row)
+        mine = tl.load(start + word).to(tl.float32)
+        top = float("-inf")
+        raised = tl.zeros([block], tl.float32)
+        added = tl.zeros([block], tl.float32)
+        for first in range(0, size, block):
+            x = tl.load(start + first + at, at < size - first, float("-inf")).to(tl.float32)
+            higher = tl.maximum(top, tl.max(x, 0))
+            if higher > top:
+                raised = raised * tl.exp2((top - higher) * log2e)
+                top = higher
+            raised += tl.exp2(x * log2e - top * log2e)
+            if smoothed:
+                added += tl.where(at < size - first, x, 0.0)
+        normaliser = top + tl.log(tl.sum(raised, 0))
+        plain = normaliser - mine
+        loss = plain
+        if smoothed:
+            loss += smoothing * (normaliser - tl.sum(added, 0) / size - plain)
+        tl.store(totals + row, tl.where(there, loss, 0.0))
+        tl.store(plains + row, tl.where(there, plain, 0.0))
+        factor = tl.where(there, 1.0, 0.0)
+        spread = factor * smoothing / size
+        for first in range(0, size, block):
+            inside = at < size - first
+            p = tl.exp2(tl.load(start + first + at, inside, 0.0).to(tl.float32) * log2e - normaliser * log2e)
+            tl.store(start + first + at, (p * factor - spread).to(scores.dtype.element_ty), inside)
+        tl.debug_barrier()  # the word itself is written once more
+        slope = (tl.exp2((mine - normaliser) * log2e) - 1.0 + smoothing) * factor - spread
+        tl.store(start + word, slope.to(scores.dtype.element_ty))
+
+
+class DeviceLateSums(torch.autograd.Function):
+    """Both sums of words that are yet to be scored, and the gradients of the product that scores them."""
+
+    @staticmethod
+    def forward(
+        context: Any, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, real: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """x: # (rows, width); weight: # (vocabulary, width); words, real: # (rows,)"""
+        rows, size = len(x), len(weight)
+        totals, plains = torch.empty(2, rows, device=x.device)
+        x_slope, weight_slope = torch.empty_like(x), None
+        bias_slope = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        step = triton.cdiv(rows, triton.cdiv(rows * size, _CELLS))
+        block = min(_WHOLE, triton.next_power_of_2(size))
+        for first in range(0, rows, step):
+            part = slice(first, first + step)
+            scores = functional.linear(x[part], weight, bias)
+            _judge[(min(len(scores), _UNDER_WAY),)](
+                scores, words[part], real[part], totals[part], plains[part], len(scores), size, smoothing,
+                smoothed=smoothing > 0, block=block, num_warps=8,
+            )  # fmt: skip
+            torch.mm(scores, weight, out=x_slope[part])
+            if weight_slope is None:
+                weight_slope = scores.T @ x[part]
+            else:
+                weight_slope.addmm_(scores.T, x[part])
+            if bias_slope is not None:
+                bias_slope += scores.sum(dim=0, dtype=torch.float32)
+            del scores
+        context.save_for_backward(x_slope, weight_slope, bias_slope)
+        total, plain = totals.sum(), plains.sum()
+        context.mark_non_differentiable(plain)
+        return total, plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, flowing: Tensor, plain: Tensor) -> tuple[Tensor | None, ...]:
+        x_slope, weight_slope, bias_slope = context.saved_tensors
+        if bias_slope is not None:
+            bias_slope = (bias_slope * flowing).to(x_slope.dtype)
+        return _scaled(x_slope, flowing), _scaled(weight_slope, flowing), bias_slope, None, None, None
+
+
+@triton.jit
+def _scale(x, factor, count, block: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * block
+    at = tl.arange(0, block)
+    inside = at < count - first
+    scaled = tl.load(x + first + at, inside, 0.0).to(tl.float32) * tl.load(factor)
+    tl.store(x + first + at, scaled.to(x.dtype.element_ty), inside)
+
+
+def _scaled(x: Tensor, factor: Tensor) -> Tensor:
+    """x times a number on the device, in place.  factor: # (), float32"""
+    _scale[(triton.cdiv(x.numel(), 2048),)](x, factor, x.numel(), block=2048)
+    return x
