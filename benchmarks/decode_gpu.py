@@ -94,7 +94,7 @@ def rows_of(work: Work, batch: int) -> list[list[int]]:
 
 
 def requests_of(work: Work, batch: int, beams: int) -> list[Request]:
-    config = DecodeConfig(beams=beams)
+    config = DecodeConfig(beams=beams, outputs=1)
     return [Request(tuple(row), work.new, config) for row in rows_of(work, batch)]
 
 

@@ -144,8 +144,20 @@ WRONG = {
     "no room": ({"longest_extra": 0}, "longest_extra"),
     "unknown penalty": ({"penalty": "google"}, "penalty"),
     "not a number": ({"temperature": float("nan")}, "temperature"),
+    "more outputs than beams": ({"beams": 2, "outputs": 3}, "outputs"),
     "unknown key": ({"temprature": 0.5}, "temprature"),
 }
+
+
+@pytest.mark.parametrize("values", [{"beams": 4}, {"beams": 4, "groups": 2}, {"beams": 1}], ids=str)
+def test_only_as_many_outputs_are_given_as_are_asked_for(values: dict) -> None:
+    table = Table(2, 6, 3)
+    every, some = (
+        search(table, table.start(), start(2), make_chooser(DecodeConfig(**values, outputs=outputs), [4, 4], END))
+        for outputs in (None, 1)
+    )
+    assert some == [found[:1] for found in every]
+    assert DecodeConfig(**values).only_best() == DecodeConfig(**values, outputs=1)
 
 
 @pytest.mark.parametrize(("values", "key"), WRONG.values(), ids=WRONG.keys())

@@ -162,7 +162,7 @@ def _search(
     wanted = max(beams or translator.decode.beams, nbest)
     if diverse is not None:
         wanted = -(-max(wanted, diverse) // diverse) * diverse
-    changes = {"beams": wanted} | ({} if diverse is None else {"groups": diverse})
+    changes = {"beams": wanted, "outputs": nbest} | ({} if diverse is None else {"groups": diverse})
     return DecodeConfig.read(translator.decode.plain() | changes)
 
 

@@ -43,6 +43,8 @@ class Texts(NamedTuple):
 class Beams(Slotted):
     """The `beams` best outputs of every slot. One that reaches the limit is cut there and ranked with the others."""
 
+    outputs: int | None = None
+    """How many of the best are given; all, if None."""
     compiled = False
     """Whether the last step was the compiled one."""
     fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "over", "chosen", "alive", "found")
@@ -201,10 +203,10 @@ class Beams(Slotted):
 
     def _read(self, slots: slice) -> list[list[Hypothesis]]:
         """What was found for some slots. Each tensor is turned into a list once, as far as there are tokens in it."""
-        lengths: list[list[int]] = self.found_lengths[slots].tolist()
+        lengths: list[list[int]] = self.found_lengths[slots, : self.outputs].tolist()
         longest = max(map(max, lengths), default=0)
-        texts = [text[slots, :, :longest] for text in self.found[1 : 5 if self.count else 3]]
-        facts = (self.scores[slots], self.ended[slots], self.found.totals[slots], *texts)
+        texts = [text[slots, : self.outputs, :longest] for text in self.found[1 : 5 if self.count else 3]]
+        facts = (*(fact[slots, : self.outputs] for fact in (self.scores, self.ended, self.found.totals)), *texts)
         return [
             [self._hypothesis(*each) for each in zip(*slot, strict=True) if each[1] != _NEVER]
             for slot in zip(lengths, *(fact.cpu().numpy().tolist() for fact in facts), strict=True)

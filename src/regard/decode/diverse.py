@@ -23,6 +23,8 @@ from regard.errors import UserError
 class Diverse(Chooser):
     """`beams` outputs of every slot, found by `groups` searches that avoid each other."""
 
+    outputs: int | None = None
+
     def __init__(
         self,
         limits: Sequence[int],
@@ -73,7 +75,7 @@ class Diverse(Chooser):
 
     def results(self, slot: int) -> list[Hypothesis]:
         found = {one.tokens: one for group in self.groups for one in group.results(slot)}
-        return sorted(found.values(), key=lambda one: -one.score)
+        return sorted(found.values(), key=lambda one: -one.score)[: self.outputs]
 
     def keep(self, slots: Tensor) -> None:
         self.slots = slots.shape[0]

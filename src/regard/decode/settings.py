@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -22,6 +22,8 @@ class DecodeConfig(Config):
     """One beam is greedy search. The penalty says how outputs of different lengths compare."""
 
     beams: int = Field(default=5, ge=1)
+    outputs: int | None = Field(default=None, ge=1)
+    """How many of the best outputs are given; as many as there are beams, if this says nothing."""
     penalty: Literal["paper", "power", "none"] = "paper"
     strength: float = Field(default=0.6, ge=0)
     longest_factor: float = Field(default=2.0, ge=0)
@@ -48,9 +50,15 @@ class DecodeConfig(Config):
             raise ConfigError(
                 "groups", f"{self.beams} beams cannot be put into {self.groups} equal groups; choose a divisor."
             )
+        if self.outputs is not None and self.outputs > self.beams:
+            raise ConfigError("outputs", f"{self.beams} beams cannot give {self.outputs} outputs; ask for fewer.")
         if self.sample and self.beams > 1:
             raise ConfigError("beams", "drawing tokens by chance follows one output; set beams to 1.")
         return self
+
+    def only_best(self) -> "DecodeConfig":
+        """The same search, of which only the best output is wanted."""
+        return self.model_copy(update={"outputs": 1})
 
     def length_penalty(self) -> LengthPenalty:
         match self.penalty:
@@ -115,27 +123,23 @@ def make_chooser(
             alternatives=alternatives,
             device=device,
         )
-    penalty = config.length_penalty()
-    if required:
-        words = [wish.required for wish in wishes]
-        return Required(
-            limits, end, config.beams, words, penalty=penalty, rules=rules, alternatives=alternatives, device=device
-        )
-    if config.beams == 1:
+    if config.beams == 1 and not required:
         return Single(limits, end, rules=rules, alternatives=alternatives, device=device)
-    if config.groups > 1:
-        return Diverse(
-            limits,
-            end,
-            config.beams,
-            config.groups,
-            config.diversity,
-            penalty=penalty,
-            rules=rules,
-            alternatives=alternatives,
-            device=device,
-        )
-    return Beams(limits, end, config.beams, penalty=penalty, rules=rules, alternatives=alternatives, device=device)
+    shared: dict[str, Any] = {
+        "penalty": config.length_penalty(),
+        "rules": rules,
+        "alternatives": alternatives,
+        "device": device,
+    }
+    chooser: Beams | Diverse
+    if required:
+        chooser = Required(limits, end, config.beams, [wish.required for wish in wishes], **shared)
+    elif config.groups > 1:
+        chooser = Diverse(limits, end, config.beams, config.groups, config.diversity, **shared)
+    else:
+        chooser = Beams(limits, end, config.beams, **shared)
+    chooser.outputs = config.outputs
+    return chooser
 
 
 def _check_wish(wish: Wish, limit: int) -> None:

@@ -105,14 +105,26 @@ class EncoderDecoder(Writer):
 
         Gives the cache and the first tokens  # (rows,)
         """
+        ids, real = (tensor.to(self.device) for tensor in self.padded(sources))
+        same = len(set(map(len, sources))) == 1
+        cache = self.start(ids, capacity, None if same else real)
+        cache.memory_lengths = real  # others may join these rows
+        return cache, self.firsts(len(sources))
+
+    def padded(self, sources: Sequence[Sequence[int]], step: int = 1) -> tuple[Tensor, Tensor]:
+        """Sources with their ends as rows, as long as the longest or up to the next multiple of `step`; their lengths.
+
+        On the CPU.  # (rows, tokens), (rows,)
+        """
         tokens = self.config.tokens
         if tokens.start is None or tokens.end is None:
             raise UserError("This model's config does not say which ids are start and end, so it cannot be decoded.")
-        device = self.device
         lengths = [len(source) + 1 for source in sources]
-        longest, padding = max(lengths), tokens.padding or 0
-        rows = [[*row, tokens.end, *[padding] * (longest - len(row) - 1)] for row in sources]
-        ids, real = torch.tensor(rows, device=device), torch.tensor(lengths, device=device)
-        cache = self.start(ids, capacity, None if min(lengths) == longest else real)
-        cache.memory_lengths = real  # others may join these rows
-        return cache, torch.full((len(rows),), tokens.start, device=device)
+        longest, padding = -(-max(lengths) // step) * step, tokens.padding or 0
+        flat = [each for row in sources for each in (*row, tokens.end, *[padding] * (longest - len(row) - 1))]
+        return torch.tensor(flat).view(len(sources), longest), torch.tensor(lengths)
+
+    def firsts(self, rows: int) -> Tensor:
+        """What each output begins with.  # (rows,)"""
+        assert self.config.tokens.start is not None
+        return torch.full((rows,), self.config.tokens.start, device=self.device)

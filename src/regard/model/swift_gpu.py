@@ -28,10 +28,14 @@ from regard.attention.pattern import Causal, Full
 from regard.errors import UserError
 from regard.model import triton_switch
 from regard.model.block import Block, NoResidual, PostNorm, PreNorm
+from regard.model.encoder_decoder import EncoderDecoder
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.swift import AnyWriter
-from regard.model.swift_gpu_cache import SwiftGpuCache, read_memory
+from regard.model.swift_gpu_cache import SOURCE, SwiftGpuCache
 from regard.model.writer import Writer
+
+READINGS, RECORDED_FROM = 32, 3
+"""Shapes of sources that are remembered, and the time at which reading one is recorded."""
 
 
 def swift_gpu(model: Any, precision: torch.dtype | None = None) -> Any:
@@ -107,6 +111,7 @@ class SwiftGpu(Generic[AnyWriter]):
         self.output_bias = None if self.reader.output_bias is None else self.reader.output_bias.detach().float()
         self.places: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
         """What tells positions apart, by their number; recordings go on reading from here."""
+        self.readings: dict[tuple[int, ...], Reading] = {}
         self.rotary = next((block.rotary for block in decoder.attention()), None)
 
     @property
@@ -116,8 +121,14 @@ class SwiftGpu(Generic[AnyWriter]):
     @torch.no_grad()
     def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[SwiftGpuCache, Tensor]:
         """Read sources or prompts, as the model itself does."""
-        read, first = self.reader.begin(sources, capacity)  # type: ignore[operator]
-        return self._taken_over(read), first
+        if isinstance(self.reader, EncoderDecoder):
+            ids, lengths = (tensor.to(self.device) for tensor in self.reader.padded(sources, SOURCE))
+            read = self._read(ids, lengths)
+            pairs = [(key, value) for key, value in read]
+            memory = pairs * len(self.layers) if len(pairs) == 1 else pairs
+            return self._cache(len(ids), capacity, memory, lengths), self.reader.firsts(len(ids))
+        plain, first = self.reader.begin(sources, capacity)  # type: ignore[operator]
+        return self._taken_over(plain), first
 
     @torch.no_grad()
     def step(self, tokens: Tensor, cache: SwiftGpuCache) -> tuple[Tensor, SwiftGpuCache]:
@@ -207,30 +218,37 @@ class SwiftGpu(Generic[AnyWriter]):
             self.places[capacity] = codes, None if self.rotary is None else self.rotary.rotation(places, 0)
         return self.places[capacity]
 
+    def _read(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Keys and values of sources for each layer, or for all.  # (layers or 1, 2, sources, positions, width)
+
+        Telling a device to read takes longer than reading does: so for shapes that come again it is recorded.
+        """
+        shape = tuple(ids.shape)
+        seen = self.readings.pop(shape, None) or Reading()
+        self.readings[shape] = seen
+        while len(self.readings) > READINGS:
+            del self.readings[next(iter(self.readings))]
+        seen.times += 1
+        if seen.graph is None and (seen.times < RECORDED_FROM or not ids.is_cuda):
+            return self._read_now(ids, lengths)
+        if seen.graph is None:
+            seen.ids, seen.lengths, seen.graph = ids.clone(), lengths.clone(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(seen.graph, capture_error_mode="thread_local"):
+                seen.made = self._read_now(seen.ids, seen.lengths)
+        seen.ids.copy_(ids)
+        seen.lengths.copy_(lengths)
+        seen.graph.replay()
+        return seen.made.clone()
+
+    def _read_now(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        assert isinstance(self.reader, EncoderDecoder)
+        pairs = self.reader.decoder.remember(self.reader.encode(ids, lengths=lengths))
+        once = {id(pair[0]): pair for pair in pairs}.values()
+        return torch.stack([torch.stack([each.transpose(1, 2).flatten(2) for each in pair]) for pair in once])
+
     def _taken_over(self, read: Cache) -> SwiftGpuCache:
-        """What the model has read, in this layout."""
-        shared: dict[int, tuple[Tensor, Tensor]] = {}
-        memory = []
-        for layer in read.layers:
-            if layer.memory is not None:
-                if id(layer.memory[0]) not in shared:
-                    shared[id(layer.memory[0])] = read_memory(layer.memory)
-                memory.append(shared[id(layer.memory[0])])
-        lengths = read.memory_lengths
-        if lengths is None:
-            full = read.layers[0].memory[0].shape[2] if memory and read.layers[0].memory is not None else 0
-            lengths = torch.full_like(read.lengths, full)
-        cache = SwiftGpuCache(
-            len(self.layers),
-            read.rows,
-            read.capacity,
-            self.layers[0].key_width,
-            memory,
-            lengths.clone(),
-            limit=self.reader.input.position.limit,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        """What the model has read of prompts, in this layout."""
+        cache = self._cache(read.rows, read.capacity, [], torch.zeros_like(read.lengths))
         for number, layer in enumerate(read.layers):
             if layer.own is not None and layer.own.tensors is not None:
                 for kept, tensor in zip((cache.keys, cache.values), layer.own.tensors, strict=True):
@@ -238,6 +256,31 @@ class SwiftGpu(Generic[AnyWriter]):
         cache.lengths.copy_(read.lengths)
         cache.extent = read.extent
         return cache
+
+    def _cache(
+        self, rows: int, capacity: int, memory: list[tuple[Tensor, Tensor]], memory_lengths: Tensor
+    ) -> SwiftGpuCache:
+        return SwiftGpuCache(
+            len(self.layers),
+            rows,
+            capacity,
+            self.layers[0].key_width,
+            memory,
+            memory_lengths,
+            limit=self.reader.input.position.limit,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+
+class Reading:
+    """How often sources of one shape were read, and from some time on what was recorded of it."""
+
+    times = 0
+    graph: torch.cuda.CUDAGraph | None = None
+    ids: Tensor
+    lengths: Tensor
+    made: Tensor
 
 
 class _Layer:

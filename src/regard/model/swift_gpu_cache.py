@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.model import triton_switch
 
-_POSITIONS, _SOURCE = 64, 16
+_POSITIONS, SOURCE = 64, 16
 """Room comes in steps, so that few shapes occur."""
 _MOVED = 8192
 """The most rows that are moved by one kernel."""
@@ -188,13 +188,6 @@ class SwiftGpuCache:
         self.keys, self.values = made
         self.origin = torch.arange(count, dtype=torch.int32, device=rows.device).repeat(self.capacity, 1)
         self.lengths = self.lengths[rows]
-
-
-def read_memory(pair: Pair) -> Pair:
-    """What a model has read, in this layout.  (sources, heads, positions, width) → (sources, more, heads · width)"""
-    key, value = (tensor.transpose(1, 2).flatten(2) for tensor in pair)
-    room = (key.shape[0], _rounded(key.shape[1], _SOURCE))
-    return _grown(key, room), _grown(value, room)
 
 
 def _rounded(count: int, step: int) -> int:

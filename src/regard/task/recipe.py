@@ -24,7 +24,15 @@ from regard.errors import UserError
 from regard.model import EncoderDecoderConfig
 from regard.train.settings import TrainConfig
 
-_HARMLESS = ("expect.", "description", "train.seed", "train.log_every", "train.validate_every", "train.store")
+_HARMLESS = (
+    "expect.",
+    "description",
+    "train.seed",
+    "train.recompute",
+    "train.log_every",
+    "train.validate_every",
+    "train.store",
+)
 """Changes after which a recipe still gives what it says to expect."""
 
 _FROM_TOKENIZER = ("vocabulary", "source_vocabulary", "tokens")

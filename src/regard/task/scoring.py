@@ -71,5 +71,5 @@ def outputs(
             raise UserError(f"{path} has {len(lines):,} lines, the test set {len(sources):,}; give one for each.")
         return lines
     translator = load_translator(model, device)
-    found = translator.translate_sentences(sources, translator.search(beams), progress)
+    found = translator.translate_sentences(sources, translator.search(beams).only_best(), progress)
     return [best.text for best, *_ in found]

@@ -58,7 +58,7 @@ def translate_lines(
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Translation]]:
-    """For each line its `beams` best translations, best first. A line without words stays one.
+    """For each line its best translations, best first, as many as `decode` asks for. A line without words stays one.
 
     With a `shortlist` they are searched among its tokens only. `progress` hears how many lines are done.
     """
@@ -131,6 +131,6 @@ def score_pairs(
     score: ScoreConfig,
 ) -> TranslationScore:
     """How good the best translations of pairs' sources are, beside their targets."""
-    found = translate_lines(model, source, target, [pair.source for pair in pairs], decode)
+    found = translate_lines(model, source, target, [pair.source for pair in pairs], decode.only_best())
     outputs, references = [best.text for best, *_ in found], [pair.target for pair in pairs]
     return score_translations(outputs, references, tokenised=score.tokenised, lowercase=score.lowercase)

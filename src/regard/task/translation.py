@@ -73,7 +73,7 @@ class TranslationTask:
         if self.world.size == 1:
             return score_pairs(self._worker(len(pairs)), data.source, data.target, pairs, decode, how)
         lines = [pair.source for pair in self.world.share(pairs)]
-        found = translate_lines(self._worker(len(lines)), data.source, data.target, lines, decode)
+        found = translate_lines(self._worker(len(lines)), data.source, data.target, lines, decode.only_best())
         outputs = self.world.whole([best.text for best, *_ in found])
         references = [pair.target for pair in pairs]
         return score_translations(outputs, references, tokenised=how.tokenised, lowercase=how.lowercase)

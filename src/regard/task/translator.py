@@ -108,7 +108,7 @@ class Translator(Loaded):
         `prefix` is what the translation begins with, `required` and `forbidden` are words that it has and has not.
         """
         wish = make_wish(self.target_text, prefix=prefix, required=required, forbidden=forbidden)
-        return self.translate_all([text], self.search(beams), wish=wish)[0].text
+        return self.translate_all([text], self.search(beams).only_best(), wish=wish)[0].text
 
     def translate_all(
         self,
