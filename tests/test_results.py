@@ -212,6 +212,22 @@ def test_the_floors_of_decoding_on_the_page_are_the_measured_ones() -> None:
         assert line in RESULTS, line
 
 
+def test_the_speed_of_decoding_on_a_gpu_is_the_measured_one() -> None:
+    measured = [case for case in cases("decode-gpu") if "ratio" in case]
+    assert len(measured) == 8
+    for case in measured:
+        name = case["case"].removesuffix(", bf16, Hugging Face generate")
+        assert f"| {name} | {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.1f} |" in RESULTS
+        assert case["ratio"] >= 10
+        floors = " | ".join(f"{1e3 * case['floor_milliseconds'][by]:.0f}" for by in ("bytes", "operations", "launches"))
+        assert f"| {name} | {1e3 * case['milliseconds_a_step']:.0f} | {case['kernels_a_step']} | {floors} |" in RESULTS
+    compared = [case for case in cases("decode-gpu") if "passed" in case]
+    assert all(case["passed"] and case["float32_from_plain"]["tokens"] == 0 for case in compared)
+    greedy, beams, gpt2 = (100 * case["bf16_from_float32"]["tokens"] for case in compared)
+    assert f"{greedy:.1f} % of the tokens differ from float32's with greedy search, {beams:.1f} % with 4" in RESULTS
+    assert f"{gpt2:.1f} % of GPT-2's" in RESULTS
+
+
 def test_a_mixed_load_is_right_and_as_fast_as_the_page_says() -> None:
     (case,) = [case for case in cases("decode-cpu") if "mixed" in case["case"]]
     assert case["share_equal"] == 1.0

@@ -67,6 +67,7 @@ KINDS = {
     "rms norm": stack(norm=NormConfig(kind="rms")),
     "gated": stack(feed_forward=FeedForwardConfig(hidden=24, activation="swiglu")),
     "gelu": stack(feed_forward=FeedForwardConfig(hidden=24, activation="gelu")),
+    "values of another width": stack(HeadsConfig(heads=2, value_width=5)),
     "what the kernels do not know": stack(HeadsConfig(heads=2, similarity="cosine")),
 }
 SOURCE = torch.tensor([[5, 6, 7, 8, 9], [4, 5, 0, 0, 0], [11, 12, 13, 0, 0]])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,7 @@ from torch.nn import functional
 
 from regard.attention import Context, LayerState, Lengths
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention
-from regard.model.block import PostNorm
-from regard.model.embedding import Input, Vocabulary
+from regard.model.embedding import Input
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.packed_training import (
     Chance,
@@ -25,9 +25,8 @@ from regard.model.packed_training import (
     join,
     product,
 )
-from regard.model.stack import Stack
-from regard.model.swift_training import joined, seen_by
-from regard.model.unscored import Unscored
+from regard.model.stack import Stack, recomputed_pair
+from regard.model.swift_training import Layer, joined, layers_of, seen_by
 
 LONGEST = 512
 """Words up to which attention keeps the shares of all pairs."""
@@ -63,20 +62,20 @@ class PackedStack(Stack):
         places = Places(x.shape[0], x.shape[1], context.lengths if self.skips_padding else None)
         real = self.skips_padding or context.lengths is None
         now = _Pass(context, places, real, draw() if self.blocks.training else 0, {}, [])
-        sublayers = [
-            (sublayer, state)
-            for block, state in zip(self.blocks, states, strict=True)
-            for sublayer in block.values()  # type: ignore[operator]
-        ]
-        before = not isinstance(sublayers[0][0], PostNorm)
+        layers = list(layers_of(self, states))
+        if self.memory is not None:
+            _share(layers[0], now)
         x = places.pack(x)
-        ready = _join(x, None, sublayers[0][0].norm, None)[1] if before else x
-        for number, (sublayer, state) in enumerate(sublayers):
-            change = _change(sublayer.function, ready, now, state, 2 * number)
-            last = number + 1 == len(sublayers)
-            following = sublayer.norm if not before else self.norm if last else sublayers[number + 1][0].norm
-            x, ready = _join(x, change, following, _chance(sublayer.dropout, now.seed, 2 * number + 1))
-            x = x if before else ready
+        ready = _normed(layers[0], x)
+        for layer in layers:
+            if self.recomputes:
+                parts = layer.parts if self.memory is None else [*layer.parts, self.memory]
+                # Of sublayers some may go the model's own way, and draw from PyTorch's generator.
+                x, ready = recomputed_pair(
+                    partial(_through, layer, now), partial(_normed, layer), parts, x, ready, draws=True
+                )
+            else:
+                x, ready = _through(layer, now, x, ready)
         return places.unpack(ready)
 
 
@@ -96,21 +95,6 @@ class DroppedInput(Input):
         placed = self.position.join(x * self.factor, context.positions, context.lengths)
         ready: Tensor = self.norm(placed)
         return drop(ready, _chance(self.dropout, draw(), 0)) if self.dropout.training and self.dropout.p else ready
-
-
-class LateVocabulary(Vocabulary):
-    """Words whose scores are left to the loss, where there is something to learn from it."""
-
-    @classmethod
-    def of(cls, given: Vocabulary) -> LateVocabulary:
-        made = cls.__new__(cls)
-        made.__dict__.update(given.__dict__)
-        return made
-
-    def logits(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        if x.dtype != torch.float32 or x.device.type != "cpu" or not torch.is_grad_enabled():
-            return super().logits(x, bias)
-        return cast(Tensor, Unscored(x, self.weight, bias))
 
 
 class Waiting(tuple[Tensor, Tensor]):
@@ -133,8 +117,22 @@ class _Pass(NamedTuple):
     places: Places
     real: bool  # whether there is no padding among these words
     seed: int
-    memory: dict[int, Tensor]  # keys and values that several layers look at, by their projection
+    memory: dict[KeyValueProjection, Tensor]  # keys and values that all layers look at, by their projection
     others: list[Places]  # of the other text, once it was asked for
+
+
+def _normed(layer: Layer, x: Tensor) -> Tensor:
+    """What a layer's first sublayer takes of the sum before it."""
+    return _join(x, None, layer.sublayers[0].itself.norm, None)[1] if layer.before else x
+
+
+def _through(layer: Layer, now: _Pass, x: Tensor, ready: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum behind a layer, and what the next one takes."""
+    for number, sublayer, following in layer.sublayers:
+        change = _change(sublayer.function, ready, now, layer.state, 2 * number)
+        x, ready = _join(x, change, following, _chance(sublayer.dropout, now.seed, 2 * number + 1))
+        x = x if layer.before else ready
+    return x, ready
 
 
 def _change(function: nn.Module, x: Tensor, now: _Pass, state: LayerState, call: int) -> Tensor:
@@ -148,12 +146,11 @@ def _change(function: nn.Module, x: Tensor, now: _Pass, state: LayerState, call:
             made = product(x, *joined(function.query, function.source.key, function.source.value))
             mixed = attend_self(made, now.places, _shape(function, facts.causal), _heads_chance(function, now, call))
             return _linear(mixed, function.output)
-        if isinstance(function, CrossAttention) and facts is not None and isinstance(state.memory, Waiting):
-            others = _others(now, state.memory[0])
-            if others.longest <= LONGEST and others.rows == now.places.rows:
-                query, both = _linear(x, function.query), _both(now, state.memory, others)
-                shape, chance = _shape(function, causal=False), _heads_chance(function, now, call)
-                return _linear(attend_other(query, both, now.places, others, shape, chance), function.output)
+        others = _others(function, now, state)
+        if others is not None and isinstance(state.memory, Waiting):
+            query, both = _linear(x, function.query), _both(now, state.memory, others)
+            shape, chance = _shape(function, causal=False), _heads_chance(function, now, call)
+            return _linear(attend_other(query, both, now.places, others, shape, chance), function.output)
     changed: Tensor = function(now.places.unpack(x), now.context, _ready(state))
     return now.places.pack(changed)
 
@@ -177,21 +174,34 @@ def _feed_forward(function: FeedForward, x: Tensor, chance: Chance | None) -> Te
     return _linear(drop(widened, chance), function.narrow)
 
 
-def _others(now: _Pass, memory: Tensor) -> Places:
+def _others(function: nn.Module, now: _Pass, state: LayerState) -> Places | None:
+    """Where the words stand that a cross-attention looks at; None if it goes the model's own way."""
+    if not isinstance(function, CrossAttention) or not isinstance(state.memory, Waiting):
+        return None
+    if seen_by(function, now.context) is None or now.places.longest > LONGEST:
+        return None
     if not now.others:
+        rows, words, _ = state.memory[0].shape
         there = now.context.memory  # everything, or up to a length
-        now.others.append(
-            Places(memory.shape[0], memory.shape[1], there.lengths if isinstance(there, Lengths) else None)
-        )
-    return now.others[0]
+        now.others.append(Places(rows, words, there.lengths if isinstance(there, Lengths) else None))
+    others = now.others[0]
+    return others if others.longest <= LONGEST and others.rows == now.places.rows else None
+
+
+def _share(layer: Layer, now: _Pass) -> None:
+    """Make the keys and values that all layers look at: outside of them, for each may be computed twice."""
+    for _, sublayer, _ in layer.sublayers:
+        others = _others(sublayer.function, now, layer.state)
+        if others is not None and isinstance(layer.state.memory, Waiting):
+            now.memory[layer.state.memory.source] = _both(now, layer.state.memory, others)
 
 
 def _both(now: _Pass, waiting: Waiting, others: Places) -> Tensor:
     """Keys and values of the other text, side by side.  # (all other words, key + value)"""
-    at = id(waiting.source)
-    if at not in now.memory:
-        now.memory[at] = product(others.pack(waiting[0]), *joined(waiting.source.key, waiting.source.value))
-    return now.memory[at]
+    shared = now.memory.get(waiting.source)
+    if shared is not None:
+        return shared
+    return product(others.pack(waiting[0]), *joined(waiting.source.key, waiting.source.value))
 
 
 def _ready(state: LayerState) -> LayerState:

@@ -1,8 +1,8 @@
 """From a batch to gradients: forward, loss, backward, in the precision asked for.
 
-**Precision is explicit.** Weights stay in float32. For bf16 they are cast once a pass, the model computes in bf16, and
-gradients flow back through the cast into float32. Norms and softmax keep their sums in float32 inside PyTorch's
-kernels, and the loss is taken in float32.
+**Precision is explicit.** Weights stay in float32. For bf16 they are cast once a pass (`lowered.py`), the model
+computes in bf16, and gradients are summed in float32. Norms and softmax keep their sums in float32 inside the kernels,
+and the loss is taken in float32.
 
 **On a CUDA device small models wait for launches, not for arithmetic.** So the whole pass for a batch shape is recorded
 once as a CUDA graph and replayed from then on: one launch in place of some thousand. The batches come in a fixed
@@ -16,10 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from regard.model.swift_training import for_training
 from regard.train.loss import Loss
+from regard.train.lowered import Lowered
+from regard.train.optimiser import Optimiser
 from regard.train.task import AnyBatch, Forward, Task
 
 _WARM_PASSES = 2
+
+
+def for_steps(model: nn.Module, precision: str, *, recompute: bool = False) -> Forward:
+    """The model as steps of training call it: in its fast form, in a precision. The loss scores its words."""
+    fast = for_training(model, late=True, recompute=recompute)
+    return fast if precision == "fp32" else Lowered(fast)
 
 
 def in_precision(model: nn.Module, precision: str) -> Forward:
@@ -37,57 +46,85 @@ def in_precision(model: nn.Module, precision: str) -> Forward:
 
 
 class Gradients(Generic[AnyBatch]):
-    """Adds the gradient of a batch's loss to what the parameters hold."""
+    """Sums of gradients in what the parameters hold."""
+
+    in_place = False
+    """Whether the same tensors are written to in every step."""
 
     def __init__(self, task: Task[AnyBatch], precision: str, forward: Forward | None = None) -> None:
         self.task = task
         self.forward = forward or in_precision(task.model, precision)
+        self.lowered = self.forward if isinstance(self.forward, Lowered) else None
+        self._first = True
 
     def add(self, batch: AnyBatch, scale: Tensor) -> Loss:
         """One pass over a batch on the model's device; the loss' sum counts `scale` times.  scale: # ()"""
+        loss = self._pass(batch, scale, self._first)
+        self._first = False
+        return loss
+
+    def forget(self, optimiser: Optimiser) -> None:
+        """Start a new sum."""
+        self._first = True
+        if self.lowered is None:  # else the next pass takes the place of what was there
+            optimiser.forget_gradients(in_place=self.in_place)
+
+    def _pass(self, batch: AnyBatch, scale: Tensor, first: bool) -> Loss:
+        """first: nothing was added yet"""
+        if self.lowered is not None:
+            self.lowered.refresh()
         loss = self.task.loss(self.forward, batch)
         torch.autograd.backward(loss.total * scale)
-        return _detached(loss)
+        if self.lowered is not None:
+            self.lowered.collect(first=first)
+        return Loss(loss.total.detach(), loss.plain.detach(), loss.count.detach())
 
 
 class CapturedGradients(Gradients[AnyBatch]):
     """The same, replayed: for each batch shape the pass is recorded when it first comes."""
 
+    in_place = True
+
     def __init__(self, task: Task[AnyBatch], precision: str, forward: Forward | None = None) -> None:
         super().__init__(task, precision, forward)
         self._recorded: dict[Any, _Recorded[AnyBatch]] = {}
         self._pool: Any = None
+        self._side: torch.cuda.Stream | None = None
 
-    def add(self, batch: AnyBatch, scale: Tensor) -> Loss:
-        recorded = self._recorded.get(batch.shape)
+    def _pass(self, batch: AnyBatch, scale: Tensor, first: bool) -> Loss:
+        first = first and self.lowered is not None  # to others it makes no difference
+        recorded = self._recorded.get((batch.shape, first))
         if recorded is None:
-            recorded = self._recorded[batch.shape] = self._record(batch, scale)
+            recorded = self._recorded[batch.shape, first] = self._record(batch, scale, first)
         recorded.batch.copy_from(batch)
         recorded.scale.copy_(scale)
         recorded.graph.replay()
         # The next replay writes into the same tensors.
         return Loss(recorded.loss.total.clone(), recorded.loss.plain.clone(), recorded.loss.count.clone())
 
-    def _record(self, batch: AnyBatch, scale: Tensor) -> "_Recorded[AnyBatch]":
+    def _record(self, batch: AnyBatch, scale: Tensor, first: bool) -> "_Recorded[AnyBatch]":
         """Run the pass a few times on the side, undo what that changed, then record it."""
         held = batch.split(1)[0]
         held_scale = scale.clone()
-        before = {name: p.grad.clone() for name, p in self.task.model.named_parameters() if p.grad is not None}
+        before = {} if first else self._held()
         device = scale.device
         random = torch.cuda.get_rng_state(device)
-        side = torch.cuda.Stream(device)
+        self._side = side = self._side or torch.cuda.Stream(device)  # each has a workspace for products
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             for _ in range(_WARM_PASSES):
-                super().add(held, held_scale)
+                super()._pass(held, held_scale, first)
         torch.cuda.current_stream(device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            loss = super().add(held, held_scale)
+            loss = super()._pass(held, held_scale, first)
         self._pool = self._pool or graph.pool()
         torch.cuda.set_rng_state(random, device)
         self._restore(before)
         return _Recorded(graph, held, held_scale, loss)
+
+    def _held(self) -> dict[str, Tensor]:
+        return {name: p.grad.clone() for name, p in self.task.model.named_parameters() if p.grad is not None}
 
     def _restore(self, before: Mapping[str, Tensor]) -> None:
         """Gradients as they were, in the tensors that the graphs write to."""
@@ -102,7 +139,3 @@ class CapturedGradients(Gradients[AnyBatch]):
 class _Recorded(Generic[AnyBatch]):
     def __init__(self, graph: torch.cuda.CUDAGraph, batch: AnyBatch, scale: Tensor, loss: Loss) -> None:
         self.graph, self.batch, self.scale, self.loss = graph, batch, scale, loss
-
-
-def _detached(loss: Loss) -> Loss:
-    return Loss(loss.total.detach(), loss.plain.detach(), loss.count.detach())

@@ -12,29 +12,40 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.attention.heads import CrossAttention
 from regard.errors import UserError
 from regard.model.block import Block
-from regard.train.gradient import in_precision
+from regard.model.swift_training import for_training
+from regard.train.gradient import for_steps, in_precision
 from regard.train.settings import ParallelConfig
 from regard.train.shares import Cut, Rows
 from regard.train.task import Forward
 from regard.train.world import World
 
 
-def lay_out(model: nn.Module, device: torch.device, precision: str, parallel: ParallelConfig, world: World) -> "Whole":
+def lay_out(
+    model: nn.Module,
+    device: torch.device,
+    precision: str,
+    parallel: ParallelConfig,
+    world: World,
+    *,
+    recompute: bool = False,
+) -> "Whole":
     """The layout the settings ask for; alone they ask for nothing."""
     check_division(parallel, world.size)
     if world.size == 1:
-        return Whole(model, device, precision)
+        return Whole(model, device, precision, recompute=recompute)
     if parallel.kind == "ddp":
-        return Replicated(model, device, precision, world)
-    return Sharded(model, device, precision, world, parallel.shard or world.size)
+        return Replicated(model, device, precision, world, recompute=recompute)
+    return Sharded(model, device, precision, world, parallel.shard or world.size, recompute=recompute)
 
 
 def check_division(parallel: ParallelConfig, processes: int) -> None:
@@ -52,11 +63,11 @@ class Whole:
     cut: Cut | None = None
     """What knows which rows of tensors lie here; None where it is all of them."""
 
-    def __init__(self, model: nn.Module, device: torch.device, precision: str) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, precision: str, *, recompute: bool = False) -> None:
         self.plain = model.to(device)
         self.module = self.plain
         """What is trained."""
-        self.forward: Forward = in_precision(model, precision)
+        self.forward: Forward = for_steps(self.plain, precision, recompute=recompute)
 
     def adding(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around each pass; the `last` of a step brings the processes' gradients together."""
@@ -104,9 +115,11 @@ class Whole:
 class Replicated(Whole):
     """All weights in every process. PyTorch averages gradients while the backward pass still runs."""
 
-    def __init__(self, model: nn.Module, device: torch.device, precision: str, world: World) -> None:
-        super().__init__(model, device, precision)
-        inner = model if precision == "fp32" else _Called(model, self.forward)
+    def __init__(
+        self, model: nn.Module, device: torch.device, precision: str, world: World, *, recompute: bool = False
+    ) -> None:
+        self.plain = self.module = model.to(device)
+        inner = _Called(model, in_precision(for_training(model, recompute=recompute), precision))
         with world.watching(), warnings.catch_warnings():
             # Its successor, forward_sync_buffers, is not in PyTorch 2.11. No model here changes a buffer.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
@@ -121,14 +134,15 @@ class Replicated(Whole):
 
 
 class _Called(nn.Module):
-    """A model that is called in another way than its own: cast to bf16, say."""
+    """A model that is called in another way than its own: in its fast form, or cast to bf16."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
-        self.model, self._forward = model, forward
+        self.model = model
+        self._forward = [forward]  # not as a part: its parameters are the model's
 
     def forward(self, *inputs: Any, **settings: Any) -> Tensor:
-        return self._forward(*inputs, **settings)
+        return self._forward[0](*inputs, **settings)
 
 
 class Sharded(Whole):
@@ -137,7 +151,16 @@ class Sharded(Whole):
     bf16 is a policy here: the shards are float32, what is gathered is bf16, gradients are added up in float32.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device, precision: str, world: World, shard: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        precision: str,
+        world: World,
+        shard: int,
+        *,
+        recompute: bool = False,
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
         from torch.distributed.tensor import DTensor
@@ -157,6 +180,8 @@ class Sharded(Whole):
             shape, names = ((groups, shard), ("copy", "shard")) if groups > 1 else ((shard,), ("shard",))
             mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
             module = copy.deepcopy(model)
+            if recompute:
+                _recompute_blocks(module)
             for part in [*_groups(module), module]:
                 fully_shard(part, mesh=mesh, mp_policy=policy)
                 assert isinstance(part, FSDPModule)
@@ -233,6 +258,13 @@ class Sharded(Whole):
     def _first(self, rows: int) -> int:
         """PyTorch deals out rows like `torch.chunk`: as many to each as the first gets, until there are no more."""
         return min(rows, self._place * -(-rows // self._shard))
+
+
+def _recompute_blocks(model: nn.Module) -> None:
+    """Let each block compute its inside again on the way back, when its weights have been gathered again, too."""
+    for block in model.modules():
+        if isinstance(block, Block):
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
 
 
 def _groups(model: nn.Module) -> list[nn.Module]:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.model.swift_training import recomputes_recorded
 from regard.train.checkpoint import Checkpoint, Checkpoints, random_state, restore_random_state
 from regard.train.deal import Pass, check_deal, deal
 from regard.train.gradient import CapturedGradients, Gradients, in_precision
@@ -88,7 +89,9 @@ class Loop(Generic[AnyBatch]):
         self.device = torch.device(device)
         self.listener: Listener = listener or Silent()
         check_deal(task.batches, config, world)
-        self.layout = lay_out(task.model, self.device, config.precision, config.parallel, world)
+        self.layout = lay_out(
+            task.model, self.device, config.precision, config.parallel, world, recompute=config.recompute
+        )
         self.model = self.layout.plain
         self.optimiser = config.optimiser.build(self.layout.module)
         self.checkpoints = Checkpoints(
@@ -180,7 +183,7 @@ class Loop(Generic[AnyBatch]):
             nn.utils.clip_grad_norm_(self.layout.module.parameters(), self.config.clip)
         step = self.progress.step + 1
         self.optimiser.step(self.config.schedule.at(step))
-        self.optimiser.forget_gradients(in_place=isinstance(self._gradients, CapturedGradients))
+        self._gradients.forget(self.optimiser)
         if self.moving:
             self._move_average(step)
         self.progress = replace(self.progress, step=step, words=self.progress.words + words)
@@ -208,10 +211,12 @@ class Loop(Generic[AnyBatch]):
     def _cut_smaller(self, rows: int) -> None:
         """Batches in twice as many parts from now on; refused when they cannot be cut any more."""
         parts = 2 * self.progress.parts
+        keeps_all = not self.config.recompute
         if self.world.size > 1:  # the others are in the middle of the step and cannot be asked to begin it anew
             raise UserError(
                 f"Out of memory at step {self.progress.step + 1:,} in process {self.world.rank}. Lower train.tokens "
-                f"({self.config.tokens} now) and raise train.accumulate by as much, then start again."
+                f"({self.config.tokens} now) and raise train.accumulate by as much"
+                f"{', or set train.recompute=true' if keeps_all else ''}, then start again."
             )
         self.optimiser.forget_gradients()
         self._gradients = Gradients(self.task, self.config.precision, self.layout.forward)
@@ -220,17 +225,23 @@ class Loop(Generic[AnyBatch]):
         if self.progress.parts >= rows:
             raise UserError(
                 "One row of a batch does not fit into memory. Lower data.longest or train.tokens, compute in bf16 "
-                "(train.precision), or make the model smaller."
+                f"(train.precision), {'set train.recompute=true, ' if keeps_all else ''}or make the model smaller."
             )
         self.progress = replace(self.progress, parts=parts)
         self.listener.say(
             f"Out of memory at step {self.progress.step + 1}: from now on each batch is computed in {parts} parts, "
             f"which gives the same result more slowly. A smaller train.tokens ({self.config.tokens} now) with a "
-            "larger train.accumulate would spare the attempt."
+            f"larger train.accumulate{', or train.recompute=true,' if keeps_all else ''} would spare the attempt."
         )
 
     def _gradient_maker(self) -> Gradients[AnyBatch]:
         captured = self.device.type == "cuda" and self.config.capture and self.world.size == 1
+        if captured and self.config.recompute and not recomputes_recorded(self.model):
+            captured = False
+            self.listener.say(
+                "Passes are not recorded (train.capture): with train.recompute dropout has to be drawn twice, which "
+                "without the fast form of this model a recording cannot do."
+            )
         maker = CapturedGradients[AnyBatch] if captured else Gradients[AnyBatch]
         return maker(self.task, self.config.precision, self.layout.forward)
 

@@ -47,6 +47,9 @@ class TrainConfig(Config):
     """On a GPU: the same bits every time, at the price of speed. A CPU always gives them."""
     capture: bool = True
     """On a CUDA device: record the work of each batch shape once and replay it, which spares the launching."""
+    recompute: bool = False
+    """Keep only what enters each layer and compute the inside again on the way back: the same numbers with less memory,
+    for about a third more work."""
     store: Literal["float32", "float16"] = "float32"
     """In what numbers the finished weights are written: float16 takes half the room."""
     parallel: ParallelConfig = ParallelConfig()
