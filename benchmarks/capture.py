@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from common import say, write_results
 
-from regard.cost import Work, estimate
+from regard.cost import Precision, Work, estimate
 from regard.model import TokensConfig, transformer_base
 from regard.task.prepare import prepare
 from regard.task.recipe import read_recipe
@@ -66,7 +66,7 @@ def compare(name: str, changes: list[str]) -> dict[str, Any]:
     }
 
 
-def memory(rows: int, length: int, precision: str) -> dict[str, Any]:
+def memory(rows: int, length: int, precision: Precision) -> dict[str, Any]:
     """What steps of the paper's base model take at their peak, beside the estimate made without them."""
     config = transformer_base(32_768).model_copy(update={"tokens": TokensConfig(padding=0, start=1, end=2)})
     torch.cuda.empty_cache()
@@ -80,7 +80,7 @@ def memory(rows: int, length: int, precision: str) -> dict[str, Any]:
         optimiser.step(1e-4)
         optimiser.forget_gradients()
     seen = torch.cuda.max_memory_allocated()
-    said = estimate(config, Work(rows, length, length), precision="bf16" if precision == "bf16" else "fp32").memory
+    said = estimate(config, Work(rows, length, length), precision=precision, form="plain", loss="kernel").memory
     return {
         "case": f"peak memory of the base model in {precision}, {rows} × {length}",
         "seen_bytes": seen,

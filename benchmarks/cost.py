@@ -5,8 +5,10 @@ tokens a batch whatever the size, so that time and computed FLOPs of a token can
 timed in turn. It writes results/cost-cpu.json in a few minutes.
 
 `python benchmarks/cost.py --gpu` measures peak memory of several models on a CUDA device, each in a process of its own
-(what one leaves behind must not count for the next), and what matrix products on many streams leave set aside. It
-writes results/cost-gpu.json in about a minute.
+(what one leaves behind must not count for the next). Most take the steps that the training loop takes: the fast form,
+recorded and replayed. A batch of one row comes first, so that the optimiser has its memory and there are gradients to
+keep aside when the large one is recorded, as in a run with batches of many shapes. Some take plain steps. Also: what
+products on the streams of recording leave set aside. It writes results/cost-gpu.json in about a minute.
 """
 
 import argparse
@@ -19,10 +21,14 @@ from typing import Any
 
 import torch
 from common import say, time_in_turn, write_results
+from torch import nn
 
 from regard.attention import HeadsConfig
-from regard.cost import HARDWARE, Work, estimate, workspace_bytes
+from regard.cost import HARDWARE, Precision, Work, estimate, workspace_bytes
+from regard.cost.memory import Form
+from regard.data.batch import Batch
 from regard.model import (
+    EncoderDecoder,
     EncoderDecoderConfig,
     FeedForwardConfig,
     LanguageModelConfig,
@@ -32,7 +38,8 @@ from regard.model import (
     transformer_big,
 )
 from regard.train import OptimiserConfig, word_loss
-from regard.train.gradient import in_precision
+from regard.train.gradient import CapturedGradients, for_steps, in_precision
+from regard.train.loss import Loss
 
 TOKENS = 2048
 LENGTH, WIDTH, LAYERS, VOCABULARY = 64, 128, 4, 1000
@@ -109,9 +116,9 @@ def memory_models() -> dict[str, tuple[ModelConfig, Work]]:
     return {
         "base, 768 × 32": (transformer_base(32_768), Work(768, 32, 32)),
         "base, 96 × 256": (transformer_base(32_768), Work(96, 256, 256)),
-        "big, 400 × 32": (transformer_big(32_768), Work(400, 32, 32)),
-        "small, 512 × 16": (EncoderDecoderConfig(vocabulary=8000, width=256), Work(512, 16, 16)),
-        "GPT-2, 16 × 1024": (language_model(768, 12, 50_304), Work(16, 1024)),
+        "big, 8 × 32": (transformer_big(32_768), Work(8, 32, 32)),
+        "few words, 1024 × 64": (EncoderDecoderConfig(vocabulary=300, width=256), Work(1024, 64, 64)),
+        "GPT-2, 32 × 1024": (language_model(768, 12, 50_304), Work(32, 1024)),
         "grouped and gated, 16 × 512": (
             LanguageModelConfig(vocabulary=16_000, width=1024, decoder=grouped, tie=False),
             Work(16, 512),
@@ -119,41 +126,110 @@ def memory_models() -> dict[str, tuple[ModelConfig, Work]]:
     }
 
 
-def peak(name: str, precision: str) -> dict[str, Any]:
-    """Three plain steps in this process, at their peak."""
+MEMORY_CASES: list[tuple[str, Precision, Form]] = [
+    ("base, 768 × 32", "bf16", "fast"),
+    ("base, 768 × 32", "fp32", "fast"),
+    ("base, 96 × 256", "bf16", "fast"),
+    ("big, 8 × 32", "bf16", "fast"),
+    ("few words, 1024 × 64", "bf16", "fast"),
+    ("GPT-2, 32 × 1024", "bf16", "fast"),
+    ("grouped and gated, 16 × 512", "bf16", "fast"),
+    ("base, 768 × 32", "bf16", "plain"),
+]
+"""Most held when words are scored, by attention of both kinds, when all gradients are there (a large model with a small
+batch), when the way back begins (few words), and where the kernels do not know the feed-forward."""
+
+
+class Likely:
+    """The task of predicting the words of a batch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def loss(self, forward: Any, batch: Batch) -> Loss:
+        ids = (batch.source, batch.target) if isinstance(self.model, EncoderDecoder) else (batch.target,)
+        return word_loss(forward(*ids), batch.target, None, 0.1, overwrite=True)
+
+
+def random_batch(config: ModelConfig, work: Work, rows: int) -> Batch:
+    ids = [
+        torch.randint(3, config.vocabulary, (rows, length or 1), device="cuda") for length in (work.source, work.target)
+    ]
+    lengths = [torch.full((rows,), part.shape[1], device="cuda") for part in ids]
+    counts = (ids[0].numel(), ids[1].numel())
+    return Batch((ids[0], ids[1]), (lengths[0], lengths[1]), torch.arange(rows, device="cuda"), counts, 0, 0)
+
+
+def loop_step(config: ModelConfig, precision: Precision) -> Callable[[Batch], None]:
+    """A step as the loop takes it on one GPU."""
+    model = config.build().to("cuda").train()
+    optimiser = OptimiserConfig().build(model)
+    gradients = CapturedGradients[Batch](Likely(model), precision, for_steps(model, precision))  # type: ignore[arg-type]
+
+    def step(batch: Batch) -> None:
+        gradients.add(batch, torch.full((), 1.0 / batch.count, device="cuda"))
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step(1e-4)
+        gradients.forget(optimiser)
+
+    return step
+
+
+def peak(name: str, precision: Precision, form: Form) -> dict[str, Any]:
+    """Some steps in this process, at their peak."""
     config, work = memory_models()[name]
-    step = training_step(config, work, precision, "cuda")
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(3):
-        step()
-    seen = torch.cuda.max_memory_allocated()
-    cost = estimate(config, work, precision="bf16" if precision == "bf16" else "fp32")
-    # Gradients are let go of before forward, so they are not there when the loss is taken.
-    said = cost.peak(HARDWARE["h200"]) - cost.gradients_bytes
+    machine, captured = HARDWARE["h200"], form == "fast"
+    if form == "fast":
+        cost, step = estimate(config, work, precision=precision), loop_step(config, precision)
+        for rows in (1, work.rows, work.rows):
+            step(random_batch(config, work, rows))
+    else:
+        cost = estimate(config, work, precision=precision, form="plain", loss="kernel")
+        plain = training_step(config, work, precision, "cuda")
+        for _ in range(3):
+            plain()
+    torch.cuda.synchronize()
+    seen, said = torch.cuda.max_memory_allocated(), cost.peak(machine, captured=captured)
+    if form == "plain":  # gradients are let go of before forward, so they are not there when the loss is taken
+        said -= cost.gradients_bytes
     return {
-        "case": f"peak memory in {precision}: {name}",
+        "case": f"peak memory in {precision}, {form} form: {name}",
         "seen_bytes": seen,
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
         "estimated_bytes": said,
-        "estimate_with_gradients": said + cost.gradients_bytes,
+        "estimated_parts": {
+            "lasting": cost.lasting_bytes,
+            "activations": cost.activations_bytes,
+            "loss": cost.loss_bytes,
+            "recording": cost.recording_bytes(machine, captured=captured),
+            "workspaces": workspace_bytes(machine, captured=captured),
+        },
         "ratio": said / seen,
         "passed": 0.9 < said / seen < 1.1,
     }
 
 
 def set_aside() -> dict[str, Any]:
-    """What is held after products, forward and backward, on more streams than PyTorch has."""
+    """What is held after products, forward and backward, on the main stream, on a second and while recording."""
     weight = torch.randn(64, 64, device="cuda", requires_grad=True)
-    (weight @ weight).sum().backward()
-    torch.cuda.synchronize()
-    for _ in range(40):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            (weight @ weight).sum().backward()
+
+    def products() -> None:
+        (weight @ weight).sum().backward()
+
+    products()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        products()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        products()
+    graph.replay()
     torch.cuda.synchronize()
     seen, said = torch.cuda.memory_allocated(), workspace_bytes(HARDWARE["h200"], captured=True)
     return {
-        "case": "set aside after products on 40 streams",
+        "case": "set aside after products on the streams of recording",
         "seen_bytes": seen,
         "estimated_bytes": said,
         "ratio": said / seen,
@@ -175,9 +251,8 @@ def on_gpu() -> int:
         print("There is no GPU here; leave --gpu out.", file=sys.stderr)
         return 2
     cases = [
-        say(in_a_process("--peak", name, "--precision", precision))
-        for name in memory_models()
-        for precision in ("bf16", "fp32")
+        say(in_a_process("--peak", name, "--precision", precision, "--form", form))
+        for name, precision, form in MEMORY_CASES
     ]
     cases.append(say(in_a_process("--set-aside")))
     print(f"written: {write_results('cost-gpu', cases)}")
@@ -190,10 +265,11 @@ def main() -> int:
     parser.add_argument("--peak", choices=list(memory_models()), help="one model, in this process")
     parser.add_argument("--set-aside", action="store_true", help="what streams leave behind, in this process")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--form", choices=("plain", "fast"), default="fast", help="how steps are computed")
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()
     if given.peak or given.set_aside:
-        say(peak(given.peak, given.precision) if given.peak else set_aside())
+        say(peak(given.peak, given.precision, given.form) if given.peak else set_aside())
         return 0
     if given.gpu:
         return on_gpu()

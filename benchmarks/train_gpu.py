@@ -8,9 +8,14 @@ and the peer take turns in blocks of steps; peak memory of each is taken alone.
 """
 
 import gc
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -179,10 +184,47 @@ def memory_of(make: Callable[[], Step]) -> tuple[Step, float, float]:
     return step, (torch.cuda.max_memory_allocated() - held) / 2**30, time.perf_counter() - begin
 
 
+STARTING = """
+import sys, time
+import torch, train_gpu as work
+torch.set_float32_matmul_precision("high")
+batch = work.random_batch(work.VOCABULARY, work.ROWS, work.WORDS, "cuda")
+step = work.our_step(work.Pairs(work.base_config().build().to("cuda")), batch)
+step()
+torch.cuda.synchronize()
+print(time.time() - float(sys.argv[1]))
+"""
+
+
+def start_up() -> dict[str, Any]:
+    """Seconds from starting Python until the first step of the base model is taken, twice with one cache of kernels."""
+    seconds = []
+    with tempfile.TemporaryDirectory() as place:
+        surroundings = {**os.environ, "TRITON_CACHE_DIR": place}
+        for _ in range(2):
+            words = [sys.executable, "-c", STARTING, str(time.time())]
+            done = subprocess.run(
+                words,
+                cwd=Path(__file__).parent,
+                env=_from_here(surroundings),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            seconds.append(float(done.stdout.splitlines()[-1]))
+    return {"case": "start-up: import, compile, first batch", "seconds_cold": seconds[0], "seconds_warm": seconds[1]}
+
+
+def _from_here(surroundings: dict[str, str]) -> dict[str, str]:
+    """Where packages are looked for, said so that it holds in another folder."""
+    places = [str(Path(each).resolve()) for each in surroundings.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return {**surroundings, "PYTHONPATH": os.pathsep.join(places)}
+
+
 def on_a_gpu(quick: bool) -> list[dict[str, Any]]:
     torch.set_float32_matmul_precision("high")
     rate, rounds = peak(), 2 if quick else 4
-    cases = [say({"case": "large products, bf16", "operations_a_second": rate})]
+    cases = [say({"case": "large products, bf16", "operations_a_second": rate}), say(start_up())]
     batch = random_batch(VOCABULARY, ROWS, WORDS, "cuda")
     torch.manual_seed(1)
     ours, our_memory, our_start = memory_of(lambda: our_step(Pairs(base_config().build().to("cuda")), batch))

@@ -195,6 +195,39 @@ def test_padding_on_the_page_is_the_measured_one() -> None:
         assert many["padding"] < 0.06
 
 
+def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
+    page = " ".join(RESULTS.split())
+    (base,) = starting("train-gpu", "base")
+    (europarl,) = starting("train-gpu", "real Europarl")
+    (multi30k,) = starting("train-gpu", "real Multi30k")
+    (gpt2,) = starting("train-gpu", "GPT-2")
+    for case, least in ((base, 1.6), (europarl, 2.5), (multi30k, 2.5), (gpt2, 1.1)):
+        assert f"| {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |" in page
+        assert case["ratio"] >= least
+    for case in (base, europarl, multi30k):
+        assert case["gigabytes"] < case["peer_gigabytes"]
+        assert f"{case['gigabytes']:.1f} GB" in page
+        assert f"{case['peer_gigabytes']:.1f} GB" in page
+    assert f"{100 * base['share_of_peak']:.0f} % of the rate of large products" in page
+    assert f"it takes {base['seconds_to_the_third_step']:.0f} s with nothing compiled yet" in page
+    assert base["seconds_to_the_third_step"] < 45
+    lost = [case["share_lost_to_data"] for case in (europarl, multi30k)]
+    assert max(lost) < 0.02
+    assert f"costs {100 * lost[0]:.1f} % of the time on Europarl and {100 * lost[1]:.1f} % on Multi30k" in page
+
+
+def test_the_fast_path_learns_as_the_plain_one_does() -> None:
+    (case,) = starting("curves-cuda", "multi30k-en-de, 300 steps")
+    assert case["passed"]
+    assert len(case["seeds"]) == 3
+    losses = case["loss_of_the_last_50_steps"]
+    said = (
+        f"{losses['plain']:.4f} and {losses['fast']:.4f}; they differ by {abs(case['difference']):.4f} with a standard"
+    )
+    assert said in " ".join(RESULTS.split())
+    assert f"error of {case['standard_error']:.3f}" in RESULTS
+
+
 def test_the_speed_of_decoding_on_the_page_is_the_measured_one() -> None:
     for case in cases("decode-cpu"):
         if "ratio" in case and "mixed" not in case["case"]:
