@@ -284,6 +284,14 @@ def test_whatever_is_done_to_a_cache_the_next_words_come_out_as_from_the_start(
 # Stores.
 
 
+def passing(rows: int, tokens: int, start: int | Tensor, extent: int | None = None) -> Context:
+    """A pass of tokens that begins at `start`."""
+    if extent is None:
+        assert isinstance(start, int)
+        extent = start + tokens
+    return Context(torch.zeros(rows, tokens, dtype=torch.long), start=start, extent=extent)
+
+
 def pair(rows: int, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Keys and values of two heads, of width 3 and 5."""
     random = torch.Generator().manual_seed(seed)
@@ -293,15 +301,15 @@ def pair(rows: int, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def test_a_store_gives_back_all_that_was_written() -> None:
     store, (key, value) = Store(9), pair(2, 5)
-    store.append(key[:, :, :3], value[:, :, :3], 0, 3)
-    kept = store.append(key[:, :, 3:], value[:, :, 3:], 3, 5)
+    store.append(key[:, :, :3], value[:, :, :3], passing(2, 3, 0))
+    kept = store.append(key[:, :, 3:], value[:, :, 3:], passing(2, 2, 3))
     assert torch.equal(kept[0], key)
     assert torch.equal(kept[1], value)
 
 
 def test_a_store_writes_each_row_at_its_own_place() -> None:
     store, (key, value) = Store(9), pair(2, 2)
-    kept = store.append(key, value, torch.tensor([1, 4]), 6)
+    kept = store.append(key, value, passing(2, key.shape[2], torch.tensor([1, 4]), 6))
     for found, new in zip(kept, (key, value), strict=True):
         expected = torch.zeros(2, 2, 6, new.shape[3])
         expected[0, :, 1:3], expected[1, :, 4:6] = new[0], new[1]
@@ -310,10 +318,10 @@ def test_a_store_writes_each_row_at_its_own_place() -> None:
 
 def test_a_store_sets_its_room_aside_once() -> None:
     store = Store(9)
-    store.append(*pair(2, 3), 0, 3)
+    store.append(*pair(2, 3), passing(2, 3, 0))
     assert store.tensors is not None
     places = [tensor.data_ptr() for tensor in store.tensors]
-    kept = store.append(*pair(2, 3, seed=1), 3, 6)
+    kept = store.append(*pair(2, 3, seed=1), passing(2, 3, 3))
     assert [tensor.data_ptr() for tensor in kept] == places
     assert [tensor.shape[2] for tensor in store.tensors] == [9, 9]
 
@@ -327,7 +335,7 @@ def test_a_store_holds_nothing_before_the_first_words() -> None:
 @pytest.mark.parametrize("order", [[1, 0], [0], [1, 1, 0]], ids=str)
 def test_a_reordered_store_holds_the_chosen_rows(order: list[int]) -> None:
     store, (key, value) = Store(4), pair(2, 3)
-    store.append(key, value, 0, 3)
+    store.append(key, value, passing(2, 3, 0))
     store.reorder(torch.tensor(order))
     assert store.tensors is not None
     assert torch.equal(store.tensors[0][:, :, :3], key[order])
@@ -433,7 +441,7 @@ def test_bytes_count_a_shared_memory_once_and_the_room_set_aside() -> None:
     shared = pair(2, 3)
     cache = Cache(2, 9, [LayerState(Store(9), shared), LayerState(Store(9), shared)])
     assert cache.layers[0].own is not None
-    cache.layers[0].own.append(*pair(2, 1), 0, 1)  # the second store is still empty
+    cache.layers[0].own.append(*pair(2, 1), passing(2, 1, 0))  # the second store is still empty
     numbers = 2 * 2 * 3 * (3 + 5) + 2 * 2 * 9 * (3 + 5)  # rows × heads × positions × widths
     assert cache.bytes() == 4 * numbers
 

@@ -38,7 +38,8 @@ def test_the_table_names_every_number() -> None:
         "gradients",
         "optimiser",
         "activations",
-        "loss",
+        "loss and gradients on their way",
+        "gradients kept aside to record",
         "set aside by the library",
         "peak memory of a process",
         "training",
@@ -56,7 +57,7 @@ def test_json_holds_the_same_as_the_library() -> None:
     assert found["parameters"] == cost.parameters == found["embedding_parameters"] + found["other_parameters"]
     assert found["training_flops"] == cost.total_flops
     assert found["flops"]["training_target_token"] == 3 * cost.flops_per_token[1]
-    parts = ("weights", "gradients", "optimiser", "activations", "loss", "workspaces")
+    parts = ("weights", "gradients", "optimiser", "activations", "loss", "recording", "workspaces")
     assert found["bytes"]["peak"] == sum(found["bytes"][part] for part in parts) == cost.peak(machine, captured=True)
     assert found["minutes"] == list(cost.minutes(machine, captured=True))
     assert found["device_hours"] == pytest.approx([minutes / 60 for minutes in found["minutes"]])
@@ -74,13 +75,42 @@ def test_processes_share_the_work_and_their_hours_add_up() -> None:
     assert four["device_hours"][0] == pytest.approx(4 * four["minutes"][0] / 60)
     assert four["device_hours"][0] > one["device_hours"][0]
     assert four["training_flops"] == one["training_flops"]
-    assert four["bytes"]["activations"] < one["bytes"]["activations"] / 3
+    theirs, own = (found["bytes"]["activations"] + found["bytes"]["loss"] for found in (four, one))
+    assert theirs < own / 3
 
 
 def test_weights_shared_out_by_a_recipe_take_less() -> None:
     words = ("transformer-big", "--hardware", "h200", "--processes", 4)
     ddp, fsdp = (facts(*words, "--set", f"train.parallel.kind={kind}") for kind in ("ddp", "fsdp"))
     assert fsdp["bytes"]["optimiser"] == ddp["bytes"]["optimiser"] // 4
+
+
+def test_a_recipe_that_recomputes_takes_less_memory_and_more_work() -> None:
+    words = ("transformer-base", "--hardware", "h200")
+    once, twice = (facts(*words, "--set", f"train.recompute={value}") for value in ("false", "true"))
+    assert (once["recompute"], twice["recompute"]) == (False, True)
+    assert twice["bytes"]["activations"] < once["bytes"]["activations"] / 2
+    assert twice["bytes"]["peak"] < once["bytes"]["peak"]
+    for name in ("training_step", "training_source_token", "training_target_token"):
+        assert once["flops"][name] < twice["flops"][name] < 4 / 3 * once["flops"][name]
+    assert twice["flops"]["forward_target_token"] == once["flops"]["forward_target_token"]
+    assert once["training_flops"] < twice["training_flops"] == twice["steps"] * twice["flops"]["training_step"]
+    assert once["minutes"][0] < twice["minutes"][0]
+    assert "layers computed again" in command("cost", *words, "--set", "train.recompute=true").out
+
+
+def test_what_cannot_be_recomputed_in_a_recording_is_not_recorded() -> None:
+    words = ("quick", "--hardware", "h200", "--set", "model.decoder.order=none", "--set", "model.decoder.dropout=0.1")
+    once, twice = (facts(*words, "--set", f"train.recompute={value}") for value in ("false", "true"))
+    assert once["bytes"]["workspaces"] == 3 * twice["bytes"]["workspaces"]
+    assert once["bytes"]["recording"] > twice["bytes"]["recording"] == 0
+
+
+def test_recomputing_is_advised_where_it_is_enough() -> None:
+    words = ("transformer-big", "--hardware", "t4", "--length", 32)
+    advice = facts(*words)["advice"]
+    assert "or train.recompute to true, which takes about " in advice
+    assert facts(*words, "--set", "train.recompute=true")["advice"] is None
 
 
 def test_a_model_that_ships_is_counted_as_it_is() -> None:
@@ -130,7 +160,7 @@ def test_a_length_above_the_batch_is_cut_to_it() -> None:
 def test_this_machine_is_taken_where_none_is_named() -> None:
     found = facts("quick", "--device", "cpu")
     assert found["hardware"] == "this cpu"
-    assert found["bytes"]["workspaces"] == 0
+    assert found["bytes"]["workspaces"] == found["bytes"]["recording"] == 0
 
 
 def test_what_does_not_fit_is_said_on_standard_error() -> None:

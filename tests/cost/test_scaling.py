@@ -14,13 +14,14 @@ from regard.cost.words import between, short
 from regard.model import FeedForwardConfig, LanguageModelConfig, StackConfig, read_config, transformer_base
 from regard.task import read_recipe
 from regard.task.training import likely_cost
-from tests.cost.test_estimate import measured_peak
+from tests.cost.test_estimate import PIECES, measured_peak
 from tests.task.small import command
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
 H200 = HARDWARE["h200"]
-PROBE = 754_000  # target tokens a second of the base model: a throw-away probe, ../shared/FACTS.md
+TRAINED = json.loads((ROOT / "benchmarks" / "results" / "train-gpu.json").read_text(encoding="utf-8"))["cases"]
+BASE = next(case for case in TRAINED if case["case"].startswith("base"))
 
 
 def power(number: float) -> str:
@@ -109,9 +110,9 @@ def process_rows() -> list[str]:
 
 
 def paper_rows() -> list[str]:
-    """At the FLOP/s of the probe, which ran the base model with 32,768 words at length 32."""
-    probed = estimate(transformer_base(32_768), Work(768, 32, 32), precision="bf16")
-    rate = PROBE * probed.flops_per_step / (768 * 32)
+    """At the FLOP/s that was measured with the base model, 32,768 words, at length 32."""
+    measured = estimate(transformer_base(32_768), Work(768, 32, 32), precision="bf16")
+    rate = BASE["ours"] * measured.flops_per_step / (768 * 32)
     rows = []
     for name in ("transformer-base", "transformer-big"):
         cost = likely_cost(read_recipe(name))
@@ -192,6 +193,10 @@ def answers() -> list[Answer]:
     return [answer(tokens, price=3.0) for tokens in (10**11, 10**12)]
 
 
+def test_the_measured_rate_is_on_the_page() -> None:
+    assert f"{BASE['ours']:,.0f} target tokens a second on one H200" in " ".join(PAGE.split())
+
+
 @pytest.mark.parametrize("table", [length_rows, size_rows, process_rows, paper_rows, measured_rows])
 def test_the_page_has_every_row_of_a_table(table: Any) -> None:
     for wanted in table():
@@ -241,19 +246,27 @@ def test_what_the_page_says_of_the_paper_s_table_holds() -> None:
 def test_what_has_no_precision_is_as_large_as_the_page_says() -> None:
     beyond = []
     for precision in ("bf16", "fp32"):
-        cost = estimate(transformer_base(32_768), Work(768, 32, 32), precision=precision, loss="kernel")
+        work = Work(768, 32, 32)
+        cost = estimate(transformer_base(32_768), work, precision=precision, form="plain", loss="kernel")
         beyond.append(measured_peak(precision) - cost.memory + cost.gradients_bytes)
     assert [f"{one / 1e9:.2f}" for one in beyond] == ["2.35", "2.35"]
     assert abs(beyond[0] - beyond[1]) < 1e5
-    aside = workspace_bytes(H200, captured=True)
+    aside = PIECES * H200.workspace
     assert (f"{aside / 1e9:.2f}", f"{(beyond[0] - aside) / 1e9:.2f}") == ("2.21", "0.14")
+
+
+def test_recording_sets_as_much_aside_as_the_page_says() -> None:
+    aside = workspace_bytes(H200, captured=True)
+    assert (aside, f"{aside / 1e9:.1f}") == (6 * 2**25, "0.2")
+    assert "6 times 32 MiB, or 0.2 GB" in PAGE
 
 
 def test_the_page_names_the_points_the_memory_was_checked_on() -> None:
     for precision in ("bf16", "fp32"):
         seen = measured_peak(precision)
-        cost = estimate(transformer_base(32_768), Work(768, 32, 32), precision=precision, loss="rows")
-        peak = cost.peak(H200, captured=True)
+        work = Work(768, 32, 32)
+        cost = estimate(transformer_base(32_768), work, precision=precision, form="plain", loss="rows")
+        peak = cost.memory + PIECES * H200.workspace
         assert row(precision, f"{short(seen)}B", f"{short(peak)}B", f"{100 * (peak / seen - 1):+.1f} %") in PAGE
 
 

@@ -18,19 +18,28 @@ from regard.attention import (
     LinearScaling,
     LongScaling,
     NoPositionConfig,
+    NormalisedConfig,
     RotaryConfig,
     SinusoidalConfig,
     YarnScaling,
 )
 from regard.attention.position import PositionConfig
 from regard.model import (
+    AnyModelConfig,
+    ClassifyConfig,
     EmbeddingConfig,
+    EncoderConfig,
     EncoderDecoderConfig,
+    FillConfig,
     LanguageModelConfig,
     ModelConfig,
     NormConfig,
+    PixelsConfig,
     StackConfig,
+    TagConfig,
+    VisionTransformerConfig,
 )
+from regard.model.experts import ExpertsConfig
 
 VOCABULARY = 13
 WIDTH = 16
@@ -63,6 +72,17 @@ def stack(
     )
 
 
+def latent(rotary_width: int) -> dict[str, Any]:
+    """Settings of heads that make keys and values of a latent."""
+    return {"kind": "latent", "latent": 6, "head_width": 3, "rotary_width": rotary_width, "value_width": 5}
+
+
+def with_experts(config: StackConfig, **settings: Any) -> StackConfig:
+    """The same stack with experts like its feed-forward in the place of it."""
+    dense = config.feed_forward.plain() | {"kind": "experts"}
+    return config.model_copy(update={"feed_forward": ExpertsConfig(**dense | {"experts": 4} | settings)})
+
+
 def language_model(**settings: Any) -> LanguageModelConfig:
     return LanguageModelConfig(**{"vocabulary": VOCABULARY, "width": WIDTH, "decoder": stack(), **settings})
 
@@ -70,6 +90,15 @@ def language_model(**settings: Any) -> LanguageModelConfig:
 def encoder_decoder(**settings: Any) -> EncoderDecoderConfig:
     small = {"vocabulary": VOCABULARY, "width": WIDTH, "encoder": stack(), "decoder": stack()}
     return EncoderDecoderConfig(**{**small, **settings})
+
+
+def encoder(**settings: Any) -> EncoderConfig:
+    return EncoderConfig(**{"vocabulary": VOCABULARY, "width": WIDTH, "encoder": stack(), **settings})
+
+
+def vision(**settings: Any) -> VisionTransformerConfig:
+    small = {"image": 6, "patch": 2, "channels": 2, "width": WIDTH, "encoder": stack(), "classes": 5}
+    return VisionTransformerConfig(**{**small, **settings})
 
 
 SAMPLES: dict[str, dict[str, ModelConfig]] = {
@@ -112,10 +141,40 @@ SAMPLES: dict[str, dict[str, ModelConfig]] = {
             tie=False,
             output_bias=True,
         ),
+        "experts": language_model(decoder=with_experts(stack(activation="gelu"), gate="sigmoid", shared=2)),
+        "experts in groups": language_model(
+            decoder=with_experts(
+                stack(norm="rms", activation="swiglu", bias=False, hidden=8),
+                experts=8,
+                active=3,
+                shared=1,
+                gate="sigmoid",
+                factor=2.5,
+                groups=4,
+                active_groups=2,
+                group_score="best-two",
+                balancing="bias",
+            ),
+            position=RotaryConfig(),
+            tie=False,
+        ),
         "learned and concatenated": language_model(
             decoder=stack(layers=1),
             position=LearnedConfig(limit=20, join="concatenate", features=3),
             tie=False,
+        ),
+        "like DeepSeek": language_model(
+            decoder=stack(norm="rms", activation="swiglu", bias=False, **latent(4), query_latent=5),
+            position=RotaryConfig(scaling=YarnScaling(factor=4, trained=8)),
+            tie=False,
+        ),
+        "latent in a window": language_model(
+            decoder=stack(pattern="sliding(3)", **latent(2), scale=0.3),
+            position=RotaryConfig(),
+        ),
+        "latent whose angles change": language_model(
+            decoder=stack(order="post", **latent(4)),
+            position=RotaryConfig(scaling=DynamicScaling(factor=2, trained=4)),
         ),
     },
     "encoder-decoder": {
@@ -169,8 +228,102 @@ SAMPLES: dict[str, dict[str, ModelConfig]] = {
             encoder=stack(order="none", layers=1), decoder=stack(order="none", layers=1), position=IndexConfig()
         ),
         "no positions": encoder_decoder(position=NoPositionConfig()),
+        "experts": encoder_decoder(
+            encoder=with_experts(stack(order="post"), normalise=False),
+            decoder=with_experts(
+                stack(order="post", activation="geglu"), experts=6, groups=2, active_groups=1, shared=1
+            ),
+        ),
+        "latent": encoder_decoder(
+            encoder=stack(**latent(2), pattern="sliding(3)"), decoder=stack(**latent(4)), position=RotaryConfig()
+        ),
+        "latent and shared": encoder_decoder(
+            encoder=stack(key_heads=2), decoder=stack(**latent(0), query_latent=3), memory="shared"
+        ),
     },
 }
+"""Models that write."""
+
+LABELS = ("good", "bad", "so-so")
+
+READERS: dict[str, dict[str, AnyModelConfig]] = {
+    "encoder": {
+        "plain": encoder(),
+        "like BERT": encoder(
+            encoder=stack(order="post", activation="gelu"),
+            position=LearnedConfig(limit=20),
+            embedding=EmbeddingConfig(scale=False, norm=NormConfig()),
+            segments=2,
+            head=FillConfig(),
+        ),
+        "like BERT, for sentences": encoder(
+            encoder=stack(order="post", activation="gelu-tanh"),
+            position=LearnedConfig(limit=20),
+            embedding=EmbeddingConfig(scale=False, norm=NormConfig()),
+            segments=2,
+            pooler=True,
+            head=ClassifyConfig(labels=LABELS, pooling="pooler"),
+        ),
+        "tagging": encoder(
+            encoder=stack(norm="rms", activation="swiglu", bias=False, key_heads=2),
+            position=RotaryConfig(scaling=BandScaling(factor=4, trained=8)),
+            head=TagConfig(labels=LABELS),
+        ),
+        "local": encoder(
+            encoder=stack(pattern="global(1) | sliding(2)", activation="geglu", key_heads=1),
+            position=SinusoidalConfig(join="concatenate", features=5),
+            segments=3,
+            head=FillConfig(tie=False, bias=False, activation="silu", norm=NormConfig(kind="rms")),
+        ),
+        "of the mean": encoder(
+            encoder=stack(similarity="cosine", activation="relu2"),
+            position=NormalisedConfig(),
+            head=ClassifyConfig(labels=LABELS, pooling="mean"),
+        ),
+        "of the first": encoder(
+            encoder=stack(order="none", layers=1, activation="silu"),
+            position=IndexConfig(),
+            head=ClassifyConfig(labels=LABELS),
+        ),
+        "wide values": encoder(
+            encoder=stack(heads=3, head_width=6, value_width=5, similarity="dot", activation="geglu-tanh"),
+            position=BinaryConfig(),
+            embedding=EmbeddingConfig(norm=NormConfig(kind="rms")),
+            head=FillConfig(activation="tanh"),
+        ),
+        "no positions": encoder(
+            encoder=stack(output=False), position=NoPositionConfig(), head=FillConfig(activation="relu")
+        ),
+        "another bend": encoder(encoder=stack(layers=1), head=FillConfig(activation="gelu-tanh")),
+        "latent": encoder(encoder=stack(**latent(4)), position=RotaryConfig(), head=TagConfig(labels=LABELS)),
+    },
+    "vision": {
+        "plain": vision(),
+        "like ViT": vision(encoder=stack(activation="gelu"), dropout=0.0, classes=LABELS),
+        "the mean": vision(
+            encoder=stack(activation="gelu-tanh", key_heads=2), pooling="mean", image=(4, 6), representation=7
+        ),
+        "registers": vision(encoder=stack(activation="swiglu", norm="rms", bias=False), registers=2),
+        "sinusoidal": vision(
+            encoder=stack(order="post", activation="relu2"),
+            position={"kind": "sinusoidal"},
+            registers=1,
+            representation=9,
+            pixels=PixelsConfig(mean=(0.1, 0.2), std=(0.3, 0.4)),
+        ),
+        "sinusoidal mean": vision(
+            encoder=stack(activation="silu", similarity="cosine", key_heads=1),
+            position={"kind": "sinusoidal"},
+            pooling="mean",
+            registers=1,
+            classes=0,
+        ),
+        "local": vision(encoder=stack(pattern="global(1) | sliding(2)", activation="geglu")),
+        "latent": vision(encoder=stack(**latent(0), query_latent=5)),
+        "no residual": vision(encoder=stack(order="none", layers=1, activation="geglu-tanh"), channels=1, patch=3),
+    },
+}
+"""Models that only read."""
 
 PATTERNS = (
     "full",
@@ -194,6 +347,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "heads not mixed": {"output": False},
 }
 
+
+def layouts(position: PositionConfig) -> dict[str, dict[str, Any]]:
+    """Every layout of heads that goes with these positions."""
+    rotary_width = 4 if isinstance(position, RotaryConfig) else 0
+    narrow = {"heads": 3, "latent": 2, "query_latent": 5, "scale": 0.3}
+    return {**LAYOUTS, "latent": latent(rotary_width), "narrow latents": {**latent(rotary_width), **narrow}}
+
+
 # Positions that a token keeps while the text grows. Learned ones go far enough for any padding.
 POSITIONS: dict[str, PositionConfig] = {
     "none": NoPositionConfig(),
@@ -212,7 +373,7 @@ POSITIONS: dict[str, PositionConfig] = {
 
 
 @strategies.composite
-def stacks(draw: strategies.DrawFn) -> StackConfig:
+def stacks(draw: strategies.DrawFn, position: PositionConfig) -> StackConfig:
     return stack(
         layers=draw(strategies.integers(1, 2)),
         order=draw(strategies.sampled_from(["pre", "post", "none"])),
@@ -220,7 +381,7 @@ def stacks(draw: strategies.DrawFn) -> StackConfig:
         activation=draw(strategies.sampled_from(["relu", "gelu", "swiglu", "relu2"])),
         bias=draw(strategies.booleans()),
         pattern=draw(strategies.sampled_from(PATTERNS)),
-        **draw(strategies.sampled_from(list(LAYOUTS.values()))),
+        **draw(strategies.sampled_from(list(layouts(position).values()))),
     )
 
 
@@ -231,11 +392,12 @@ def language_models(draw: strategies.DrawFn) -> LanguageModelConfig:
 
 @strategies.composite
 def encoder_decoders(draw: strategies.DrawFn) -> EncoderDecoderConfig:
+    common = draw(_common())
     return encoder_decoder(
-        encoder=draw(stacks()),
+        encoder=draw(stacks(common["position"])),
         source_vocabulary=draw(strategies.sampled_from([None, 9])),
         memory=draw(strategies.sampled_from(["layer", "shared"])),
-        **draw(_common()),
+        **common,
     )
 
 
@@ -244,7 +406,7 @@ def _common(draw: strategies.DrawFn) -> dict[str, Any]:
     position = draw(strategies.sampled_from(list(POSITIONS.values())))
     whole = position.token_width(WIDTH) == WIDTH
     return {
-        "decoder": draw(stacks()),
+        "decoder": draw(stacks(position)),
         "position": position,
         "tie": whole and draw(strategies.booleans()),
         "output_bias": draw(strategies.booleans()),
@@ -255,7 +417,34 @@ def _common(draw: strategies.DrawFn) -> dict[str, Any]:
     }
 
 
-def build(config: ModelConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
+@strategies.composite
+def encoders(draw: strategies.DrawFn) -> EncoderConfig:
+    position = draw(strategies.sampled_from([*POSITIONS.values(), NormalisedConfig()]))
+    whole = position.token_width(WIDTH) == WIDTH
+    head = draw(
+        strategies.sampled_from(
+            [
+                {"kind": "none"},
+                {"kind": "fill", "tie": whole},
+                {"kind": "tag", "labels": LABELS},
+                *({"kind": "classify", "labels": LABELS, "pooling": way} for way in ("pooler", "first", "mean")),
+            ]
+        )
+    )
+    return encoder(
+        encoder=draw(stacks(position)),
+        position=position,
+        embedding=EmbeddingConfig(
+            scale=draw(strategies.booleans()),
+            norm=draw(strategies.sampled_from([None, NormConfig(), NormConfig(kind="rms")])),
+        ),
+        segments=draw(strategies.sampled_from([0, 2])),
+        pooler=head.get("pooling") == "pooler",
+        head=head,
+    )
+
+
+def build(config: AnyModelConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
     """The model in evaluation mode, every parameter moved away from where it starts."""
     torch.manual_seed(seed)
     model = config.build().to(dtype).eval()
@@ -270,11 +459,18 @@ def ids(rows: int, tokens: int, vocabulary: int = VOCABULARY, seed: int = 0) -> 
     return torch.randint(vocabulary, (rows, tokens), generator=torch.Generator().manual_seed(seed))
 
 
-def inputs(config: ModelConfig, rows: int = 2, tokens: int = 7) -> tuple[Tensor, ...]:
-    """What a model of this config is called with: ids, or source and target ids."""
+def inputs(config: AnyModelConfig, rows: int = 2, tokens: int = 7) -> tuple[Tensor, ...]:
+    """What a model of this config is called with: ids, source and target ids, or pixels."""
+    if isinstance(config, VisionTransformerConfig):
+        return (pixels(rows, config.channels, *config.size),)
     if isinstance(config, EncoderDecoderConfig):
         return ids(rows, tokens - 2, source_size(config), seed=1), ids(rows, tokens, seed=2)
     return (ids(rows, tokens, seed=2),)
+
+
+def pixels(*shape: int, seed: int = 3) -> Tensor:
+    """Any pixels.  # (batch, channels, height, width)"""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def source_size(config: EncoderDecoderConfig) -> int:

@@ -11,46 +11,94 @@ from torch import nn
 import regard
 from regard.attention import RotaryConfig
 from regard.attention.position import AnyPosition
-from regard.model import MODELS, EncoderDecoderConfig, ModelConfig, StackConfig, count_parameters, read_config
+from regard.model import (
+    MODELS,
+    WRITERS,
+    AnyModelConfig,
+    EncoderConfig,
+    StackConfig,
+    VisionTransformerConfig,
+    count_parameters,
+    read_any_config,
+    read_config,
+)
 from regard.model.block import ORDERS
 from regard.model.feed_forward import Activation
+from regard.model.readout import AnyHead, Bend
+from regard.model.vision import AnyGrid
 from regard.run import save
 
-from .small_models import POSITIONS, SAMPLES, build, inputs
+from .small_models import POSITIONS, READERS, SAMPLES, build, inputs
 
-EVERY = [pytest.param(config, id=f"{kind}: {name}") for kind, some in SAMPLES.items() for name, config in some.items()]
+ALL = {**SAMPLES, **READERS}
+EVERY = [pytest.param(config, id=f"{kind}: {name}") for kind, some in ALL.items() for name, config in some.items()]
 every_model = pytest.mark.parametrize("config", EVERY)
 
 
-def stacks_of(config: ModelConfig) -> list[StackConfig]:
-    return [config.decoder, config.encoder] if isinstance(config, EncoderDecoderConfig) else [config.decoder]
+def stacks_of(config: AnyModelConfig) -> list[StackConfig]:
+    return [getattr(config, name) for name in ("decoder", "encoder") if hasattr(config, name)]
+
+
+def shape_of(config: AnyModelConfig, rows: int, tokens: int) -> tuple[int, ...]:
+    """What a model of this config promises to give for these rows of tokens, or so many pictures."""
+    if isinstance(config, VisionTransformerConfig):
+        return rows, len(config.labels) or config.width
+    if not isinstance(config, EncoderConfig):
+        return rows, tokens, config.vocabulary
+    match config.head.kind:
+        case "classify":
+            return rows, len(config.labels)
+        case "tag":
+            return rows, tokens, len(config.labels)
+    return rows, tokens, config.vocabulary if config.head.kind == "fill" else config.width
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_registered_kind_has_samples(kind):
-    assert len(SAMPLES.get(kind, {})) >= 3
-    assert all(config.kind == kind for config in SAMPLES[kind].values())
+    assert len(ALL.get(kind, {})) >= 3
+    assert all(config.kind == kind for config in ALL[kind].values())
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_samples_of_every_kind_hold_every_part(kind):
     """A new activation, order, similarity or position is tested with every model only if some sample has it."""
-    configs = list(SAMPLES[kind].values())
+    configs = list(ALL[kind].values())
     parts = [part for config in configs for part in stacks_of(config)]
-    positions = {member.model_fields["kind"].default for member in get_args(get_args(AnyPosition)[0])}
     assert {part.feed_forward.activation for part in parts} == set(get_args(Activation))
     assert {part.order for part in parts} == set(ORDERS)
     assert {part.norm.kind for part in parts} == {"layer", "rms"}
-    assert {part.attention.key_heads for part in parts} >= {None, 1, 2}
-    assert {config.position.kind for config in configs} == positions - {"normalised"}  # no writer can have it
-    assert {(config.tie, config.output_bias) for config in configs} >= {(True, False), (True, True), (False, True)}
+    assert {part.attention.kind for part in parts} == {"heads", "latent"}
+    assert {part.attention.key_heads for part in parts if part.attention.kind == "heads"} >= {None, 1, 2}
+    kinds_of_position = AnyGrid if kind == "vision" else AnyPosition
+    positions = {member.model_fields["kind"].default for member in get_args(get_args(kinds_of_position)[0])}
+    no_writer_has = {"normalised"} if kind in WRITERS else set()
+    assert {config.position.kind for config in configs} == positions - no_writer_has
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_samples_of_writers_hold_every_way_out(kind):
+    ways = {(config.tie, config.output_bias) for config in SAMPLES[kind].values()}
+    assert ways >= {(True, False), (True, True), (False, True)}
+
+
+def test_samples_of_readers_hold_every_head_and_pooling():
+    heads = [config.head for config in READERS["encoder"].values()]
+    assert {head.kind for head in heads} == {member.model_fields["kind"].default for member in heads_there_are()}
+    assert {head.pooling for head in heads if head.kind == "classify"} == {"pooler", "first", "mean"}
+    assert {(head.tie, head.bias) for head in heads if head.kind == "fill"} == {(True, True), (False, False)}
+    assert {head.activation for head in heads if head.kind == "fill"} == set(get_args(Bend))
+    assert {config.pooling for config in READERS["vision"].values()} == {"class", "mean"}
+
+
+def heads_there_are():
+    return get_args(get_args(AnyHead)[0])
 
 
 @every_model
 def test_logits_are_finite_and_of_the_promised_shape(config):
     given = inputs(config)
     logits = build(config, torch.float32)(*given)
-    assert logits.shape == (*given[-1].shape, config.vocabulary)
+    assert logits.shape == shape_of(config, *given[-1].shape[:2])
     assert logits.isfinite().all()
 
 
@@ -69,7 +117,7 @@ def test_every_parameter_receives_a_gradient(config):
             assert largest > 1e-6, name
 
 
-def truly_zero(config: ModelConfig, name: str) -> bool:
+def truly_zero(config: AnyModelConfig, name: str) -> bool:
     """A key bias adds the same number to all scores of a query, and the softmax does not change with it.
 
     Not so where the bias is turned by the key's position (rotary self-attention) or normalised with the key (cosine).
@@ -125,10 +173,11 @@ def test_the_model_is_one_graph_to_the_compiler(config):
     torch.testing.assert_close(compiled(*given), model(*given), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "vision"])
 @pytest.mark.parametrize("more", ["lengths", "documents"])
-def test_padded_and_packed_rows_are_one_graph_to_the_compiler(kind, more):
-    model = build(SAMPLES[kind]["plain"])
+@pytest.mark.parametrize("attention", ["heads", "latent"])
+def test_padded_and_packed_rows_are_one_graph_to_the_compiler(kind, more, attention):
+    model = build(next(each for each in ALL[kind].values() if stacks_of(each)[0].attention.kind == attention))
     given = inputs(model.config)
     sides = ["source_", "target_"] if len(given) == 2 else [""]
     numbers = {
@@ -180,7 +229,7 @@ def test_a_model_built_on_the_meta_device_computes_the_same_once_filled(config):
 
 @every_model
 def test_a_config_survives_a_file(config):
-    assert read_config(json.loads(json.dumps(config.plain()))) == config
+    assert read_any_config(json.loads(json.dumps(config.plain()))) == config
 
 
 def test_a_shared_parameter_is_counted_once():
@@ -198,6 +247,13 @@ def test_a_config_of_unknown_kind_is_refused_with_the_kinds_there_are():
 def test_data_that_is_no_config_is_refused_with_the_kinds_there_are(values):
     with pytest.raises(regard.UserError, match="known kinds: encoder-decoder, language-model"):
         read_config(values)
+
+
+def test_whoever_wants_a_writer_is_told_that_a_reader_is_none():
+    with pytest.raises(regard.UserError, match=r"file\.json: .*'vision' does not write.* encoder-decoder, language"):
+        read_config({"kind": "vision"}, "file.json")
+    with pytest.raises(regard.UserError, match="'bert'; known kinds: encoder-decoder, language-model, encoder, vision"):
+        read_any_config({"kind": "bert"})
 
 
 def test_positions_to_draw_from_leave_out_only_those_that_change_with_the_text():

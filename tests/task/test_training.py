@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,17 @@ import torch
 
 import regard
 from regard import UserError
-from regard.cost import this_hardware
+from regard.cost import HARDWARE, USABLE, Cost, Hardware, this_hardware
 from regard.data.tokenizer import TextTokenizer
 from regard.run.tensors import read_tensors
 from regard.score import score_translations
 from regard.task import Recipe, load_translator, read_recipe, train
 from regard.task.prepare import prepare, read_tokenizers
+from regard.task.training import _preflight
+from regard.task.translation import TranslationTask
 from regard.train.checkpoint import Checkpoint, Checkpoints
 from regard.train.surroundings import StoppedError
+from regard.train.world import World
 from tests.task.small import (
     Heard,
     child,
@@ -411,6 +414,98 @@ def test_a_file_in_the_place_of_the_folder_is_a_sentence(reference: Reference, t
 def test_an_empty_folder_is_trained_into(reference: Reference, tmp_path: Path) -> None:
     train(read_recipe(reference.recipe), tmp_path)
     assert weights(tmp_path) == reference.weights
+
+
+# What is said before it begins.
+
+
+def preflight(place: Path, *changes: str, device: str = "cuda", processes: int = 1) -> tuple[Cost, list[str]]:
+    """What a run on a device, shared by some processes, is thought to take, and what it says of that."""
+    recipe = small_recipe(write_table(place / "train.tsv", pairs(60)), *changes)
+    prepared = prepare(recipe, place, lambda sentence: None, None)
+    model = recipe.model_settings(prepared.target.vocabulary).build()
+    world, heard = World(), Heard()
+    world.size = processes
+    cost = _preflight(recipe, TranslationTask(recipe, prepared, model, world), torch.device(device), heard)
+    return cost, heard.said
+
+
+def computer(monkeypatch: pytest.MonkeyPatch, memory: int = 1 << 34) -> Hardware:
+    """Let training find this machine."""
+    machine = replace(HARDWARE["h200"], memory=memory)
+    monkeypatch.setattr("regard.task.training.this_hardware", lambda device: machine)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "captured"),
+    [
+        ("cuda", (), True),
+        ("cuda", ("train.capture=false",), False),
+        ("cuda", ("train.recompute=true",), True),
+        ("cuda", ("train.recompute=true", "model.decoder.order=none", "model.decoder.dropout=0.1"), False),
+        ("cpu", (), False),
+    ],
+    ids=str,
+)
+def test_what_is_said_before_is_of_passes_that_are_recorded_if_they_will_be(
+    device: str, changes: tuple[str, ...], captured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = computer(monkeypatch)
+    cost, said = preflight(tmp_path, *changes, device=device)
+    assert said == [f"Before it begins: {cost.describe(machine, captured=captured)}."]
+    assert cost.peak(machine) != cost.peak(machine, captured=True)
+
+
+def test_what_is_said_before_is_of_layers_computed_again_if_they_will_be(tmp_path: Path) -> None:
+    (once, said), (twice, again) = (preflight(tmp_path, f"train.recompute={value}") for value in ("false", "true"))
+    assert (once.recompute, twice.recompute) == (False, True)
+    assert once.flops_per_step < twice.flops_per_step
+    assert said != again
+
+
+@pytest.mark.parametrize(
+    ("changes", "processes", "form", "loss", "lowered", "shards"),
+    [
+        ((), 1, "fast", "late", True, 1),
+        (("train.parallel.kind=fsdp", "train.parallel.shard=2"), 1, "fast", "late", True, 1),
+        ((), 4, "fast", "over", False, 1),
+        (("train.parallel.kind=fsdp",), 4, "plain", "over", False, 4),
+        (("train.parallel.kind=fsdp", "train.parallel.shard=2"), 4, "plain", "over", False, 2),
+    ],
+    ids=str,
+)
+def test_what_is_said_before_is_of_the_form_that_processes_take(
+    changes: tuple[str, ...], processes: int, form: str, loss: str, lowered: bool, shards: int, tmp_path: Path
+) -> None:
+    cost, (said,) = preflight(tmp_path, "train.precision=bf16", *changes, processes=processes)
+    assert (cost.form, cost.loss, cost.lowered, cost.shards) == (form, loss, lowered, shards)
+    assert (cost.processes, cost.recordable) == (processes, processes == 1)
+    assert ("in each of 4 processes" in said) == (processes == 4)
+
+
+def test_what_is_said_before_is_of_all_micro_batches_and_processes(tmp_path: Path) -> None:
+    one, three, shared = (
+        preflight(tmp_path, "train.precision=bf16", f"train.accumulate={accumulate}", processes=processes)[0]
+        for accumulate, processes in ((1, 1), (3, 1), (3, 3))
+    )
+    assert three.flops_per_step == shared.flops_per_step == 3 * one.flops_per_step
+    assert three.gradients_bytes == 2 * one.gradients_bytes  # those of copies in bf16 are added in float32
+
+
+def test_a_run_that_does_not_fit_is_told_of_layers_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ("train.tokens=65536", "model.encoder.layers=4", "model.decoder.layers=4")
+    machine = computer(monkeypatch)
+    once, twice = (preflight(tmp_path, *changes, f"train.recompute={value}")[0] for value in ("false", "true"))
+    needed = twice.peak(machine, captured=True)
+    assert needed < 0.8 * once.peak(machine, captured=True)
+    computer(monkeypatch, int(1.1 * needed / USABLE))
+    _, said = preflight(tmp_path, *changes)
+    assert len(said) == 2
+    assert "train.recompute to true, which takes about" in said[1]
+    assert len(preflight(tmp_path, *changes, "train.recompute=true")[1]) == 1
 
 
 # Starting from old weights.

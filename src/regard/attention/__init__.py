@@ -4,7 +4,8 @@ from regard.attention.attend import attend, attend_and_show
 from regard.attention.cache import Cache, LayerState, Store
 from regard.attention.context import Context
 from regard.attention.encoding import Binary, Concatenated, Index, Learned, Normalised, Position, Sinusoidal
-from regard.attention.heads import CrossAttention, HeadsConfig, SelfAttention
+from regard.attention.heads import Attention, CrossAttention, HeadsConfig, SelfAttention
+from regard.attention.latent import LatentConfig, LatentCrossAttention, LatentSelfAttention
 from regard.attention.pattern import Both, Causal, Either, Full, Pattern
 from regard.attention.patterns import Dilated, Documents, Global, Lengths, Sliding, read_pattern
 from regard.attention.position import (
@@ -29,6 +30,7 @@ from regard.attention.scope import Scope
 from regard.attention.similarity import Cosine, Dot, ScaledDot
 
 __all__ = [
+    "Attention",
     "BandScaling",
     "Binary",
     "BinaryConfig",
@@ -49,6 +51,9 @@ __all__ = [
     "HeadsConfig",
     "Index",
     "IndexConfig",
+    "LatentConfig",
+    "LatentCrossAttention",
+    "LatentSelfAttention",
     "LayerState",
     "Learned",
     "LearnedConfig",

@@ -9,12 +9,20 @@ Several rows may write about one source, as the hypotheses of a beam search do. 
 encoder's keys and values are there once for each such group.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.attention.context import Context
+    from regard.attention.pattern import Pattern
+    from regard.attention.scope import Scope
 
 KeyValue = tuple[Tensor, Tensor]  # each (batch, key heads, keys, width)
 
@@ -26,8 +34,9 @@ class Store:
         self.capacity = capacity
         self.tensors: KeyValue | None = None
 
-    def append(self, key: Tensor, value: Tensor, start: int | Tensor, extent: int) -> KeyValue:
-        """Write new keys and values from position `start` on; give back all up to `extent` positions, new included."""
+    def append(self, key: Tensor, value: Tensor, context: Context) -> KeyValue:
+        """Write keys and values of a pass' tokens behind those there; give back all they may look at, new included."""
+        start, extent = context.start, context.extent
         if self.tensors is None:
             self.tensors = (self._room(key), self._room(value))
         for kept, new in zip(self.tensors, (key, value), strict=True):
@@ -39,6 +48,13 @@ class Store:
                 kept[row, :, place] = new.transpose(1, 2)
         return self.tensors[0][:, :, :extent], self.tensors[1][:, :, :extent]
 
+    def scope(self, context: Context, pattern: Pattern) -> Scope:
+        """What a pass' tokens may see of what `append` gave back."""
+        return context.own(pattern)
+
+    def check_rewound(self, extent: int, lengths: int | Tensor) -> None:
+        """Refuse to forget all from `lengths` on, of up to `extent`, where what came before is not there any more."""
+
     def reorder(self, rows: Tensor) -> None:
         if self.tensors is not None:
             self.tensors = (self.tensors[0].index_select(0, rows), self.tensors[1].index_select(0, rows))
@@ -49,7 +65,7 @@ class Store:
         if self.tensors is not None:
             self.tensors = (_longer(self.tensors[0], capacity), _longer(self.tensors[1], capacity))
 
-    def put(self, rows: Tensor, other: "Store", count: int) -> None:
+    def put(self, rows: Tensor, other: Store, count: int) -> None:
         """Let these of then `count` rows hold what another store holds."""
         if self.tensors is None and other.tensors is None:
             return
@@ -133,6 +149,9 @@ class Cache:
 
     def rewind(self, lengths: int | Tensor) -> None:
         """Forget everything from position `lengths` on (one number, or one a row). Nothing is erased, only hidden."""
+        for layer in self.layers:
+            if layer.own is not None:
+                layer.own.check_rewound(self.extent, lengths)
         if isinstance(lengths, int):
             if lengths < 0 or (self._common is None and bool((self.lengths < lengths).any())) or lengths > self.extent:
                 raise UserError(f"The cache cannot be rewound to length {lengths}: it holds {self.lengths.tolist()}.")
@@ -180,7 +199,7 @@ class Cache:
                     moved[id(layer.memory)] = (key.index_select(0, sources), value.index_select(0, sources))
                 layer.memory = moved[id(layer.memory)]
 
-    def put(self, sources: Tensor, other: "Cache") -> None:
+    def put(self, sources: Tensor, other: Cache) -> None:
         """Let these groups of rows be what the groups of another cache are, of the same model and group size.
 
         Groups numbered past the last are added behind it.  sources: # (other's sources,)

@@ -52,6 +52,7 @@ class Context:
         self.watch = watch
         self.positions = self._positions()  # (queries,), or (rows, queries) where rows differ
         self._own: dict[Pattern, Scope] = {}
+        self._over: dict[tuple[Pattern, int], Scope] = {}
         self._other: Scope | None = None
         self._rotations: dict[Rotary, Rotation] = {}
 
@@ -81,6 +82,15 @@ class Context:
                 seen = seen & Lengths(self.lengths)  # where causal, padding lies behind every real token
             self._own[pattern] = Scope(seen, self.queries, self.extent, self.rows, self.start, self.device)
         return self._own[pattern]
+
+    def over(self, pattern: Pattern, room: int, places: Callable[["Context"], Tensor]) -> Scope:
+        """The same where keys stand at other places: in a buffer with `room` for some, all layers with one alike."""
+        if (pattern, room) not in self._over:
+            where = places(self)
+            self._over[pattern, room] = Scope(
+                pattern, self.queries, where.shape[1], self.rows, self.start, self.device, where
+            )
+        return self._over[pattern, room]
 
     def other(self, sources: int, keys: int) -> Scope:
         """What tokens may see of the encoder's `keys` positions; rows with the same source stand side by side."""

@@ -7,10 +7,10 @@ its own or by one shared by all layers.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_and_show
@@ -18,10 +18,21 @@ from regard.attention.cache import KeyValue, LayerState, Store
 from regard.attention.context import Context
 from regard.attention.pattern import Pattern
 from regard.attention.patterns import read_pattern
+from regard.attention.position import PositionConfig
+from regard.attention.ring import RingStore
 from regard.attention.rotary import Rotary, rotate
 from regard.attention.scope import Scope
 from regard.attention.similarity import Cosine, Dot, ScaledDot, Similarity
 from regard.config import Config, ConfigError
+
+
+def _known_pattern(text: str) -> str:
+    read_pattern(text)
+    return text
+
+
+PatternText = Annotated[str, AfterValidator(_known_pattern)]
+"""What a token may see, such as "sliding(512)"; a decoder adds that nothing later is seen."""
 
 
 class HeadsConfig(Config):
@@ -34,18 +45,11 @@ class HeadsConfig(Config):
     head_width: int | None = Field(default=None, ge=1)
     value_width: int | None = Field(default=None, ge=1)
     similarity: Literal["scaled", "dot", "cosine"] = "scaled"
-    pattern: str = "full"
-    """What a token may see, such as "sliding(512)"; a decoder adds that nothing later is seen."""
+    pattern: PatternText = "full"
     bias: bool = True
     output: bool = True
     """Whether the heads are mixed by a projection at the end (W^O)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-
-    @field_validator("pattern")
-    @classmethod
-    def _known_pattern(cls, text: str) -> str:
-        read_pattern(text)
-        return text
 
     def sizes(self, width: int) -> "HeadSizes":
         """All widths and counts for a model of this width."""
@@ -54,17 +58,26 @@ class HeadsConfig(Config):
             raise ConfigError(
                 "key_heads", f"{self.heads} heads cannot share {key_heads} key heads evenly; choose a divisor of heads."
             )
-        if self.head_width is None and width % self.heads:
-            raise ConfigError(
-                "heads", f"{self.heads} heads do not divide the width {width}; choose a divisor, or give head_width."
-            )
-        head_width = width // self.heads if self.head_width is None else self.head_width
+        head_width = width_of_heads(self.heads, self.head_width, width)
         value_width = head_width if self.value_width is None else self.value_width
         if not self.output and self.heads * value_width != width:
             raise ConfigError(
                 "output", f"without it {self.heads} heads of {value_width} values must make the width {width}."
             )
         return HeadSizes(self.heads, key_heads, head_width, value_width)
+
+    def turned_width(self, width: int, position: PositionConfig) -> int:
+        """How much of a head rotary positions turn: all of it."""
+        return self.sizes(width).head_width
+
+    def cached(self, width: int) -> int:
+        """How many numbers a token leaves in a layer's cache: its keys and values."""
+        sizes = self.sizes(width)
+        return sizes.key_heads * (sizes.head_width + sizes.value_width)
+
+    def remembered(self, width: int) -> int:
+        """How many numbers a token of the source leaves there, for each projection of it."""
+        return self.cached(width)
 
     def self_attention(self, width: int, pattern: Pattern, rotary: Rotary | None) -> "SelfAttention":
         return SelfAttention(self, width, pattern, rotary)
@@ -76,10 +89,6 @@ class HeadsConfig(Config):
         return KeyValueProjection(self, width)
 
 
-AnyAttention = HeadsConfig
-"""Every kind of attention a layer can have; a second kind makes this a union, told apart by `kind`."""
-
-
 @dataclass(frozen=True)
 class HeadSizes:
     """The numbers behind a layout of heads."""
@@ -88,6 +97,17 @@ class HeadSizes:
     key_heads: int
     head_width: int
     value_width: int
+
+
+def width_of_heads(heads: int, head_width: int | None, width: int) -> int:
+    """How wide a head is: as given, or its share of the model's width."""
+    if head_width is not None:
+        return head_width
+    if width % heads:
+        raise ConfigError(
+            "heads", f"{heads} heads do not divide the width {width}; choose a divisor, or give head_width."
+        )
+    return width // heads
 
 
 class KeyValueProjection(nn.Module):
@@ -105,8 +125,81 @@ class KeyValueProjection(nn.Module):
         return split_heads(self.key(x), self.heads), split_heads(self.value(x), self.heads)
 
 
-class Heads(nn.Module):
-    """The part self- and cross-attention have in common: make queries, attend, mix the heads."""
+class Attention(nn.Module):
+    """What every kind of attention has in common: attend in every head, show the weights, mix the heads."""
+
+    sizes: HeadSizes
+    heads: int
+    dropout: float
+    output: nn.Module
+    kind: str
+    """How queries and keys are compared."""
+
+    def similarity(self) -> Similarity:
+        raise NotImplementedError
+
+    def weighed(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, context: Context) -> Tensor:
+        """Attend in every head.  # (batch, heads, queries, value width)"""
+        dropout = self.dropout if self.training else 0.0
+        group = query.shape[0] // key.shape[0]
+        query = _fold(query, group)
+        if context.watch is None:
+            mixed = attend(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
+        else:
+            mixed, weights = attend_and_show(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
+            context.watch(self, _unfold(_at_positions(weights, scope, context.extent), group))
+        return _unfold(mixed, group)
+
+    def joined(self, mixed: Tensor) -> Tensor:
+        """Put the heads together again.  (batch, heads, queries, value width) → (batch, queries, width)"""
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return output
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, context: Context) -> Tensor:
+        """Attend in every head and put the heads together again.  # (batch, queries, width)"""
+        return self.joined(self.weighed(query, key, value, scope, context))
+
+
+class OwnAttention(Attention):
+    """Attention of tokens to each other, and while decoding to those before them in the cache."""
+
+    pattern: Pattern
+    rotary: Rotary | None
+    cached: int
+    """How many numbers a token leaves in the cache."""
+
+    def store(self, capacity: int) -> Store:
+        """Room for what this attention keeps of up to `capacity` tokens, or of what its window reaches."""
+        fixed = self.rotary is None or self.rotary.fixed  # else keys are turned anew, by where they stand
+        horizon = self.pattern.horizon() if self.pattern.causal and fixed else None
+        return Store(capacity) if horizon is None else RingStore(capacity, horizon)
+
+    def keep(self, key: Tensor, value: Tensor, context: Context, state: LayerState) -> tuple[Tensor, Tensor, Scope]:
+        """Turn the keys by their positions and put both behind those in the cache: all there is, and what is seen.
+
+        Keys whose angles change as the text grows are kept as they are, and turned when read.
+        """
+        if self.rotary is not None and self.rotary.fixed:
+            key = rotate(key, context.rotation(self.rotary))
+        if state.own is not None:
+            key, value = state.own.append(key, value, context)
+        if self.rotary is not None and not self.rotary.fixed:
+            key = rotate(key, context.past_rotation(self.rotary))
+        scope = context.own(self.pattern) if state.own is None else state.own.scope(context, self.pattern)
+        return key, value, scope
+
+
+class OtherAttention(Attention):
+    """Attention of tokens to the encoder's output, of which what they look at waits in the layer's state.
+
+    `source` makes it; it is None where one projection serves all layers and lives outside of them.
+    """
+
+    source: nn.Module | None
+
+
+class Heads(Attention):
+    """The part self- and cross-attention have in common: make queries, compare them with keys."""
 
     def __init__(self, config: HeadsConfig, width: int) -> None:
         super().__init__()
@@ -126,32 +219,16 @@ class Heads(nn.Module):
             return Cosine(self.scale)
         return Dot() if self.kind == "dot" else ScaledDot()
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, context: Context) -> Tensor:
-        """Attend in every head and put the heads together again.  # (batch, queries, width)"""
-        dropout = self.dropout if self.training else 0.0
-        group = query.shape[0] // key.shape[0]
-        query = _fold(query, group)
-        if context.watch is None:
-            mixed = attend(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
-        else:
-            mixed, weights = attend_and_show(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
-            context.watch(self, _unfold(weights, group))
-        mixed = _unfold(mixed, group)
-        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
-        return output
 
-
-class SelfAttention(Heads):
+class SelfAttention(Heads, OwnAttention):
     """Tokens look at each other, and while decoding at those before them in the cache."""
+
+    source: KeyValueProjection
 
     def __init__(self, config: HeadsConfig, width: int, pattern: Pattern, rotary: Rotary | None = None) -> None:
         super().__init__(config, width)
         self.source = KeyValueProjection(config, width)
-        self.pattern, self.rotary = pattern, rotary
-
-    def store(self, capacity: int) -> Store:
-        """Room for what this attention keeps of up to `capacity` tokens."""
-        return Store(capacity)
+        self.pattern, self.rotary, self.cached = pattern, rotary, config.cached(width)
 
     def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
         """x: # (batch, queries, width)"""
@@ -162,20 +239,14 @@ class SelfAttention(Heads):
         """What becomes of tokens whose queries, keys and values are made.  each: # (batch, heads, queries, width)"""
         if self.rotary is not None:
             query = rotate(query, context.rotation(self.rotary))
-            if self.rotary.fixed:
-                key = rotate(key, context.rotation(self.rotary))
-        if state.own is not None:
-            key, value = state.own.append(key, value, context.start, context.extent)
-        if self.rotary is not None and not self.rotary.fixed:
-            key = rotate(key, context.past_rotation(self.rotary))
-        return self.mix(query, key, value, context.own(self.pattern), context)
+        key, value, scope = self.keep(key, value, context, state)
+        return self.mix(query, key, value, scope, context)
 
 
-class CrossAttention(Heads):
-    """Tokens look at the encoder's output, whose keys and values were made once and wait in the layer's state.
+class CrossAttention(Heads, OtherAttention):
+    """Tokens look at the encoder's output, whose keys and values were made once."""
 
-    `source` makes them; it is None where one projection serves all layers and lives outside of them.
-    """
+    source: KeyValueProjection | None
 
     def __init__(self, config: HeadsConfig, width: int, source: KeyValueProjection | None) -> None:
         super().__init__(config, width)
@@ -192,6 +263,14 @@ class CrossAttention(Heads):
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(batch, length, heads · width) → (batch, heads, length, width)"""
     return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
+
+
+def _at_positions(weights: Tensor, scope: Scope, positions: int) -> Tensor:
+    """Weights of keys that do not stand in their order, put where they belong.  # (rows, heads, queries, positions)"""
+    if scope.places is None:
+        return weights
+    there = scope.places.clamp(min=0)[:, None, None].expand_as(weights)
+    return weights.new_zeros(*weights.shape[:3], positions).scatter_add(3, there, weights)  # nobody sees no position
 
 
 def _fold(query: Tensor, group: int) -> Tensor:

@@ -9,7 +9,7 @@ cannot disagree. `scope.py` makes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
     from regard.attention.scope import Scope
+
+
+class Horizon(NamedTuple):
+    """What a query sees at most of what came before: the last `window` keys, itself included, and the first `kept`."""
+
+    window: int
+    kept: int
 
 
 class Pattern:
@@ -52,6 +59,10 @@ class Pattern:
     def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
         """Bounds on what queries at positions `first` to `last` can see: the lowest key, and the end behind all."""
         return 0, keys
+
+    def horizon(self) -> Horizon | None:
+        """How far back a query ever looks, where nothing later is seen; None if there is no bound."""
+        return None
 
     def reduce(self, start: int, queries: int, keys: int) -> Pattern:
         """The simplest pattern that gives the same answers for these queries and keys."""
@@ -160,6 +171,11 @@ class Both(Pattern):
         self.first.check(rows, queries, keys, start)
         self.second.check(rows, queries, keys, start)
 
+    def horizon(self) -> Horizon | None:
+        """Of two bounds both hold; the one that takes less room is kept."""
+        bounds = [bound for part in (self.first, self.second) if (bound := part.horizon()) is not None]
+        return min(bounds, key=sum, default=None)
+
     def reduce(self, start: int, queries: int, keys: int) -> Pattern:
         first, second = (part.reduce(start, queries, keys) for part in (self.first, self.second))
         if isinstance(first, Full):
@@ -196,6 +212,12 @@ class Either(Pattern):
     def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
         self.first.check(rows, queries, keys, start)
         self.second.check(rows, queries, keys, start)
+
+    def horizon(self) -> Horizon | None:
+        one, other = self.first.horizon(), self.second.horizon()
+        if one is None or other is None:
+            return None
+        return Horizon(max(one.window, other.window), max(one.kept, other.kept))
 
     def reduce(self, start: int, queries: int, keys: int) -> Pattern:
         first, second = (part.reduce(start, queries, keys) for part in (self.first, self.second))

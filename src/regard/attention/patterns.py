@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.pattern import Both, Causal, Either, Full, Pattern
+from regard.attention.pattern import Both, Causal, Either, Full, Horizon, Pattern
 from regard.errors import UserError
 
 
@@ -41,6 +41,9 @@ class Sliding(Pattern):
 
     def covers(self, start: int, queries: int, keys: int) -> bool:
         return max(start + queries - 1, keys - 1 - start) < self.window
+
+    def horizon(self) -> Horizon:
+        return Horizon(self.window, 0)
 
     def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
         lowest = min(max(0, first - self.window + 1), keys)
@@ -69,6 +72,9 @@ class Dilated(Pattern):
     def covers(self, start: int, queries: int, keys: int) -> bool:
         return self.step == 1 and Sliding(self.window).covers(start, queries, keys)
 
+    def horizon(self) -> Horizon:
+        return Horizon((self.window - 1) * self.step + 1, 0)
+
     def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
         return Sliding((self.window - 1) * self.step + 1).reach(first, last, keys)
 
@@ -87,6 +93,9 @@ class Global(Pattern):
 
     def covers(self, start: int, queries: int, keys: int) -> bool:
         return keys <= self.tokens or start + queries <= self.tokens
+
+    def horizon(self) -> Horizon:
+        return Horizon(1, self.tokens)  # a global token sees all before it, which are global too
 
 
 class Lengths(Pattern):

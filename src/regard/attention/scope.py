@@ -37,6 +37,9 @@ class Scope:
     a row (rows of different length in one cache). Left out, it is keys − queries: the last query stands at the last
     key, which is what a cached step or chunk means (bottom-right alignment, not PyTorch's top-left `is_causal`).
 
+    With `places` keys stand elsewhere: key number j of row r at position places[r, j], and nowhere if that is negative.
+    places: # (rows or 1, keys)
+
     Masks are made when first asked for and kept, so all layers of a model share one.
     """
 
@@ -48,14 +51,17 @@ class Scope:
         rows: int = 1,
         start: int | Tensor | None = None,
         device: torch.device | str | None = None,
+        places: Tensor | None = None,
     ) -> None:
         if queries < 0 or keys < 0 or rows < 0:
             raise UserError(f"A pattern covers 0 or more rows, queries and keys; found {rows}, {queries} and {keys}.")
         if isinstance(start, Tensor) and start.shape != (rows,):
             raise UserError(f"start holds one position a row: expected shape ({rows},), found {tuple(start.shape)}.")
         self.start: int | Tensor = keys - queries if start is None else start
+        self.places = places
         pattern.check(rows, queries, keys, self.start)
-        self.pattern = pattern if isinstance(self.start, Tensor) else pattern.reduce(self.start, queries, keys)
+        plain = isinstance(self.start, int) and places is None
+        self.pattern = pattern.reduce(self.start, queries, keys) if plain else pattern  # type: ignore[arg-type]
         self.queries, self.keys, self.rows = queries, keys, rows
         self.device = torch.device(device) if device is not None else None
         if self.device is None and isinstance(self.start, Tensor):
@@ -68,18 +74,20 @@ class Scope:
     @property
     def rows_alike(self) -> bool:
         """Whether one mask serves every row."""
-        return self.pattern.rows_alike and isinstance(self.start, int)
+        alike = self.places is None or self.places.shape[0] == 1
+        return self.pattern.rows_alike and isinstance(self.start, int) and alike
 
     @property
     def everything(self) -> bool:
         """Whether every query sees every key: no mask is needed."""
-        return isinstance(self.pattern, Full)
+        return isinstance(self.pattern, Full) and self.places is None
 
     @property
     def triangle(self) -> bool:
         """Whether this is the plain lower triangle of a square, for which every backend has its own fast way."""
         return (
             isinstance(self.pattern, Causal)
+            and self.places is None
             and isinstance(self.start, int)
             and self.start == 0
             and self.queries == self.keys
@@ -88,7 +96,10 @@ class Scope:
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """The pattern's answer for query number `query` (not position) of row `row`."""
         start = self.start[row] if isinstance(self.start, Tensor) else self.start
-        return self.pattern.allows(row, query + start, key)
+        if self.places is None:
+            return self.pattern.allows(row, query + start, key)
+        place = self.places[row if self.places.shape[0] > 1 else torch.zeros_like(row), key]
+        return self.pattern.allows(row, query + start, place) & (place >= 0)
 
     def mask(self) -> Tensor:
         """True where allowed; broadcasts with (batch, heads, query, key).  # (rows or 1, 1, queries or 1, keys or 1)"""
@@ -107,7 +118,7 @@ class Scope:
         if self._open_mask is None:
             allowed = self.mask()
             inside = isinstance(self.start, int) and 0 <= self.start <= self.keys - self.queries
-            if self.pattern.sees_itself and inside:
+            if self.pattern.sees_itself and inside and self.places is None:
                 self._open_mask = (allowed, None)
             else:
                 empty = ~allowed.any(dim=-1, keepdim=True)
@@ -140,7 +151,7 @@ class Scope:
 
     def _reach(self, first: int, last: int) -> tuple[int, int]:
         """Bounds on the keys that queries number `first` to before `last` can see, moved out to whole blocks."""
-        if isinstance(self.start, Tensor):
+        if isinstance(self.start, Tensor) or self.places is not None:
             return 0, self.keys
         lowest, end = self.pattern.reach(self.start + first, self.start + last - 1, self.keys)
         return lowest // SIDE * SIDE, min(self.keys, -(-end // SIDE) * SIDE)
@@ -173,7 +184,7 @@ class Scope:
     def block_mask(self) -> BlockMask:
         """FlexAttention's form: which blocks are empty (skipped), which full (no mask inside), which need the mask."""
         if self._block_mask is None:
-            if self.rows_alike and isinstance(self.start, int):
+            if self.rows_alike and isinstance(self.start, int) and self.places is None:
                 self._block_mask = _shared_block_mask(self.pattern, self.queries, self.keys, self.start, self.device)
             else:
                 self._block_mask = _make_block_mask(self)
@@ -209,6 +220,8 @@ def _make_block_mask(scope: Scope) -> BlockMask:
 def _mask_function(scope: Scope) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """The predicate with the signature FlexAttention wants; plain names so that the compiler sees only tensors."""
     pattern, start = scope.pattern, scope.start
+    if scope.places is not None:
+        return lambda row, head, query, key: scope.allows(row, query, key)
     if isinstance(start, Tensor):
         return lambda row, head, query, key: pattern.allows(row, query + start[row], key)
     if start == 0:

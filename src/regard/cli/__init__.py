@@ -61,7 +61,7 @@ def import_(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
 ) -> None:
-    """Turn a Hugging Face model (Marian, BART, GPT-2, Llama) into a run folder."""
+    """Turn a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, BERT, ViT) into a run folder."""
     from regard.interop import import_huggingface
 
     imported = import_huggingface(directory, out)

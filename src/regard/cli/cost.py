@@ -52,7 +52,7 @@ def cost(
             raise UserError(f"--{option} {value:g}: expected a number of at least 1.")
     estimated, capture, trained = _asked(name, changes or [], length, batch, tokens, processes)
     machine = HARDWARE[hardware] if hardware is not None else this_hardware(chosen_device(device, None))
-    captured = machine.captures and capture and processes == 1
+    captured = machine.captures and capture and estimated.recordable
     report = Report(estimated, machine, price, captured, trained)
     if as_json:
         print(json.dumps(report.plain(), ensure_ascii=False))
@@ -91,6 +91,7 @@ def _asked(
         optimiser=likely.optimiser,
         processes=processes,
         shards=1 if recipe is None or recipe.train.parallel.kind == "ddp" else recipe.train.parallel.shard or processes,
+        recompute=likely.recompute,
     )
     return found, recipe is None or recipe.train.capture, recipe is not None or tokens is not None
 

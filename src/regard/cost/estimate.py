@@ -1,96 +1,43 @@
 """What a model costs to train, known before it is trained: parameters, arithmetic, memory, minutes.
 
 **Nothing is allocated.** Parameters are counted on a model without storage. All else follows from the config and the
-shape of a batch (see `effort.py`), so that a line says where each number comes from. Backward takes twice the FLOPs of
-forward, for every product has two gradients.
+shape of a batch (see `forward.py`), so that a line says where each number comes from. Backward takes twice the FLOPs of
+forward, for every product has two gradients. Where layers are computed again on the way back (train.recompute), their
+products take a third more.
 
-**Memory** is that of an eager step when the loss is taken, which is when most is held:
+**Memory** is that of a step at the moment when most is held (see `memory.py`), in the form that training takes: on one
+GPU the fast one, with words scored in the loss. It is made of:
 
 - weights in float32, and for bf16 a second time, cast, because backward needs them;
 - gradients and what the optimiser remembers, both in float32 (see `estimate` for several processes);
-- what forward keeps for backward, and the gradient of the logits, which the loss leaves (see train/loss.py);
-- for that moment the logits themselves, and where no kernel does it some rows of them in float32, several times;
-- on a GPU what its library of matrix products sets aside for every thread and stream: one thread goes forward, one
-  backward, and recorded passes (train/gradient.py) warm up on streams of their own (`Cost.peak`).
-
-A compiled step fuses parts of this and takes less.
+- what forward keeps for backward (`fast.py`, `forward.py`);
+- what is there for a moment only: scores of words, gradients on their way, the inside of a layer computed again;
+- on a GPU what its library of matrix products sets aside for every thread and stream, and while a pass that adds to
+  others is recorded (train/gradient.py) the gradients so far, kept aside (`Cost.peak`).
 
 **Minutes** are a range, because arithmetic is not all that a model waits for; see `Hardware`.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import nn
 
-from regard.cost.effort import Device, Effort, Precision, cache_numbers, forward, number_size, step, sublayers
+from regard.cost.effort import Device, Effort, Precision, number_size
+from regard.cost.fast import is_fast, is_recordable
+from regard.cost.forward import cache_numbers, cache_slots, forward, parts, step, sublayers
 from regard.cost.hardware import Hardware
+from regard.cost.memory import Form, LossWay, batch_bytes, computed_again, weights_bytes, workspace_bytes
 from regard.cost.words import short, span
+from regard.cost.work import Work
 from regard.errors import UserError
 from regard.model import EncoderDecoderConfig, ModelConfig, count_parameters
-from regard.model.block import Block
 from regard.model.embedding import Vocabulary
+from regard.model.experts import Router
 
 REACHED = (0.9, 0.6)
 """The share of a machine's FLOP/s that matrix products of models reach, at best and at worst."""
-USABLE = 0.9
-"""The share of a machine's memory that training can count on: the rest goes to the driver and to gaps."""
-LossWay = Literal["rows", "kernel", "over"]
-"""How the loss is taken: some rows at a time with PyTorch's own operations, by a kernel that needs no room of its own
-(train/triton_loss.py), or by that kernel with the gradient of the logits written over them."""
-LOSS_CELLS: dict[Device, int] = {"cpu": 1 << 19, "cuda": 1 << 23}
-"""Logits that the loss looks at together where it takes some rows at a time."""
-STREAMS = 32
-"""How many streams PyTorch hands out on a GPU, one after another, before the first comes again."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is trained on: `steps` times `accumulate` micro-batches of `rows` × `source` and `rows` × `target` cells.
-
-    The numbers are those of a micro-batch of mean size, padding included; a language model has a target only. `tokens`
-    is the most cells a side can have (train.tokens), where batches differ: memory must hold that one.
-    """
-
-    rows: int
-    target: int
-    source: int = 0
-    steps: int = 1
-    accumulate: int = 1
-    tokens: int | None = None
-    passes: int = 1
-    """How often each micro-batch goes through the model at once (2 for regularised dropout)."""
-
-    def __post_init__(self) -> None:
-        if min(self.rows, self.target, self.steps, self.accumulate, self.passes) < 1 or self.source < 0:
-            raise UserError(f"Work needs at least 1 for rows, target, steps, accumulate and passes; found {self}.")
-        if self.tokens is not None and self.tokens < self.longest:
-            raise UserError(f"A row of {self.longest} cells does not fit a batch of {self.tokens} tokens a side.")
-
-    @property
-    def longest(self) -> int:
-        return max(self.source, self.target)
-
-    @property
-    def largest(self) -> "Work":
-        """The largest micro-batch there can be: as many rows as `tokens` allows, both sides as long as the longer."""
-        if self.tokens is None:
-            return self
-        side = self.longest
-        return replace(self, rows=self.tokens // side, target=side, source=side if self.source else 0)
-
-    def shared(self, processes: int) -> "Work":
-        """What each of some processes does of a step that stays as large.
-
-        Whole micro-batches where they go evenly, else a part of each. Rows that do not go evenly count in full: the
-        others wait for whoever has one more.
-        """
-        if self.accumulate % processes == 0:
-            return replace(self, accumulate=self.accumulate // processes)
-        tokens = None if self.tokens is None else max(self.longest, math.ceil(self.tokens / processes))
-        return replace(self, rows=math.ceil(self.rows / processes), tokens=tokens)
 
 
 @dataclass(frozen=True)
@@ -104,16 +51,25 @@ class Cost:
     device: Device
     processes: int
     shards: int
+    form: Form
     loss: LossWay
+    recompute: bool  # whether the inside of layers is computed again on the way back
+    recorded: bool  # whether that is in passes that are recorded, where some layers keep everything all the same
     parameters: int
     non_embedding: int  # parameters outside the tables of word vectors
     sides: tuple[Effort, Effort]  # of one micro-batch of mean size: source, target
+    again: tuple[int, int]  # of their FLOPs, those that are computed again on the way back
     weights_bytes: int
     gradients_bytes: int
     optimiser_bytes: int
-    activations_bytes: int  # kept from forward for backward, the gradient of the logits included
-    loss_bytes: int  # held for a moment while the gradient of the logits is made
+    activations_bytes: int  # kept from forward for backward, the logits included where they are kept whole
+    loss_bytes: int  # held for a moment beside them, when the loss is taken or on the way back
     moved_bytes_per_step: int  # through memory, in one pass over all that a step of mean size makes
+
+    @property
+    def lowered(self) -> bool:
+        """Whether passes have copies of all weights in bf16, with gradients of their own (train/lowered.py)."""
+        return self.form == "fast" and self.precision == "bf16" and self.processes == 1
 
     @property
     def forward_flops_per_step(self) -> int:
@@ -122,7 +78,7 @@ class Cost:
     @property
     def flops_per_step(self) -> int:
         """Forward and backward, of all processes."""
-        return 3 * self.forward_flops_per_step
+        return 3 * self.forward_flops_per_step + sum(self.again) * self.work.accumulate
 
     @property
     def total_flops(self) -> int:
@@ -130,23 +86,37 @@ class Cost:
 
     @property
     def flops_per_token(self) -> tuple[float, float]:
-        """Forward, for one token of the source (0 without one) and one of the target; three times that with backward.
+        """Forward, for one token of the source (0 without one) and one of the target.
 
         Where each row goes through the model twice, a token costs that twice.
         """
         source, target = self.sides
-        return source.flops / max(1, self.work.rows * self.work.source), target.flops / (
-            self.work.rows * self.work.target
-        )
+        return self._a_token(source.flops, target.flops)
+
+    @property
+    def training_flops_per_token(self) -> tuple[float, float]:
+        """The same with backward: three times as much, and what is computed again."""
+        source, target = (3 * side.flops + again for side, again in zip(self.sides, self.again, strict=True))
+        return self._a_token(source, target)
+
+    def _a_token(self, source: int, target: int) -> tuple[float, float]:
+        work = self.work
+        return source / max(1, work.rows * work.source), target / (work.rows * work.target)
 
     @property
     def attention_share(self) -> float:
         """The part of all FLOPs that compares queries with keys and mixes values: what grows with length."""
         return sum(side.attention for side in self.sides) / sum(side.flops for side in self.sides)
 
-    def generated_token_flops(self, length: int | None = None, source: int | None = None) -> int:
-        """One more token behind a cache, as the last of `length`; those of the work if not given."""
-        found = step(self.config, length or self.work.target, self.work.source if source is None else source)
+    def generated_token_flops(
+        self, length: int | None = None, source: int | None = None, room: int | None = None
+    ) -> int:
+        """One more token behind a cache, as the last of `length`; those of the work if not given.
+
+        `room` is for how many tokens the cache was made, `length` if not given. It makes a difference under a window,
+        whose slots are all looked at.
+        """
+        found = step(self.config, length or self.work.target, self.work.source if source is None else source, room)
         return found.flops
 
     @property
@@ -154,6 +124,17 @@ class Cost:
         """While generating: for a token written, and for a token of the source."""
         written, source = cache_numbers(self.config)
         return written * number_size(self.precision), source * number_size(self.precision)
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """Of how many tokens written a cache holds anything at most: those a window reaches; None without one."""
+        return cache_slots(self.config)
+
+    def cache_bytes(self, length: int | None = None, source: int | None = None) -> int:
+        """Of one text of `length` tokens about a source; those of the work if not given."""
+        length, source = length or self.work.target, self.work.source if source is None else source
+        written, read = self.cache_bytes_per_token
+        return written * min(length, self.cache_tokens or length) + read * source
 
     @property
     def lasting_bytes(self) -> int:
@@ -168,24 +149,69 @@ class Cost:
 
     @property
     def memory(self) -> int:
-        """What tensors take; see `peak` for what a library adds."""
+        """What tensors take; see `peak` for what comes on top."""
         return self.lasting_bytes + self.activations_bytes + self.loss_bytes
 
+    def batch_bytes(self, work: Work) -> tuple[int, int]:
+        """What a micro-batch of some work keeps for backward, and what is held beside that when most is."""
+        shape = (work.rows * work.passes, work.source, work.target)
+        return batch_bytes(
+            self.config,
+            *shape,
+            self.precision,
+            self.device,
+            self.form,
+            self.loss,
+            self.parameters if self.lowered else 0,
+            recompute=self.recompute,
+            recorded=self.recorded,
+        )
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a GPU can record passes: those of one process, and none that would have to draw the same twice."""
+        return self.processes == 1 and not (self.recompute and not is_recordable(self.config))
+
     def peak(self, hardware: Hardware, *, captured: bool = False) -> int:
-        """What one device of this hardware must hold.
+        """What CUDA reports at most for one device of this hardware; `captured`: passes are recorded."""
+        cost = self.on(hardware, captured=captured)
+        return cost.memory + cost.beside(hardware, captured=captured)
 
-        `captured`: passes are recorded, each shape's on a stream of its own until PyTorch has no more to hand out.
+    def beside(self, hardware: Hardware, *, captured: bool) -> int:
+        """What is held besides a step's own tensors: workspaces, and gradients kept aside."""
+        return workspace_bytes(hardware, captured=captured) + self.recording_bytes(hardware, captured=captured)
+
+    def recording_bytes(self, hardware: Hardware, *, captured: bool) -> int:
+        """The gradients so far, a second time, while the pass for another shape is recorded.
+
+        None where a step's first pass takes the place of what was there before, and there is no other.
         """
-        return self.on(hardware).memory + workspace_bytes(hardware, captured=captured)
+        if not (captured and hardware.captures) or (self.lowered and self.work.accumulate == 1):
+            return 0
+        return 4 * self.parameters
 
-    def on(self, hardware: Hardware) -> "Cost":
-        """The same by the rules of this hardware's device."""
-        if hardware.device == self.device:
-            return self
-        return self.anew(device=hardware.device)
+    def on(self, hardware: Hardware, *, captured: bool = False) -> "Cost":
+        """The same by the rules of this hardware's device; `captured`: passes are recorded."""
+        if hardware.device == self.device and (hardware.captures or self.form == "plain"):
+            return self._in_passes(recorded=captured and hardware.captures)
+        moved = self.anew(device=hardware.device, form=None if hardware.captures else "plain")
+        return moved._in_passes(recorded=captured and hardware.captures)
 
-    def anew(self, *, precision: Precision | None = None, device: Device | None = None) -> "Cost":
-        """The same work in another precision or by the rules of another device."""
+    def _in_passes(self, *, recorded: bool) -> "Cost":
+        """The same with passes that are recorded, or not: that makes a difference only where layers are recomputed."""
+        return self.anew(recorded=recorded) if self.recompute and recorded != self.recorded else self
+
+    def anew(
+        self,
+        *,
+        precision: Precision | None = None,
+        device: Device | None = None,
+        form: Form | None = None,
+        recompute: bool | None = None,
+        recorded: bool | None = None,
+    ) -> "Cost":
+        """The same work in another way, or by the rules of another device and form."""
+        moved = (device or self.device, form or self.form) != (self.device, self.form)
         return estimate(
             self.config,
             self.work,
@@ -194,7 +220,10 @@ class Cost:
             device=device or self.device,
             processes=self.processes,
             shards=self.shards,
-            loss=self.loss if device in (None, self.device) else None,
+            form=form if moved else self.form,
+            loss=None if moved else self.loss,
+            recompute=self.recompute if recompute is None else recompute,
+            recorded=self.recorded if recorded is None else recorded,
         )
 
     def minutes(self, hardware: Hardware, *, captured: bool = False) -> tuple[float, float]:
@@ -203,14 +232,18 @@ class Cost:
         `captured`: passes are recorded and replayed (train.capture), so that even eager ones hardly wait for launches.
         Several processes each add up all gradients once a step; at best that is done while backward still runs.
         """
+        return self._in_passes(recorded=captured and hardware.captures)._minutes(hardware, captured)
+
+    def _minutes(self, hardware: Hardware, captured: bool) -> tuple[float, float]:
         rate = hardware.fp32 if self.precision == "fp32" else hardware.bf16
         mine = self.work.shared(self.processes)
         share = mine.rows * mine.accumulate / (self.work.rows * self.work.accumulate)
-        quick, slow = (mine.accumulate * sublayers(self.config) * pause for pause in hardware.pause)
+        more = self.flops_per_step / (3 * self.forward_flops_per_step)  # what is computed again is launched again, too
+        quick, slow = (more * mine.accumulate * sublayers(self.config) * pause for pause in hardware.pause)
         exchange = self.exchanged_bytes_per_step / hardware.link
 
         def busy(reached: float, passes: int) -> float:
-            moved = share * passes * self.moved_bytes_per_step + 2 * self.lasting_bytes
+            moved = more * share * passes * self.moved_bytes_per_step + 2 * self.lasting_bytes
             return share * self.flops_per_step / (reached * rate) + moved / hardware.bandwidth
 
         best, worst = map(busy, REACHED, hardware.passes)
@@ -220,15 +253,17 @@ class Cost:
 
     def describe(self, hardware: Hardware | None = None, *, captured: bool = False) -> str:
         """One line for a person."""
+        cost = self if hardware is None else self.on(hardware, captured=captured)
         memory = self.memory if hardware is None else self.peak(hardware, captured=captured)
-        parts = [
+        each = "" if self.processes == 1 else f" in each of {self.processes} processes"
+        facts = [
             f"{self.parameters:,} parameters ({short(self.non_embedding)} without word vectors)",
-            f"{short(self.total_flops)}FLOP in all",
-            f"about {short(memory)}B of memory",
+            f"{short(cost.total_flops)}FLOP in all",
+            f"about {short(memory)}B of memory{each}",
         ]
         if hardware is not None:
-            parts.append(f"{span(*self.minutes(hardware, captured=captured))} on {hardware.name}")
-        return " · ".join(parts)
+            facts.append(f"{span(*self.minutes(hardware, captured=captured))} on {hardware.name}")
+        return " · ".join(facts)
 
     def __str__(self) -> str:
         return self.describe()
@@ -243,13 +278,19 @@ def estimate(
     device: Device = "cuda",
     processes: int = 1,
     shards: int = 1,
+    form: Form | None = None,
     loss: LossWay | None = None,
+    recompute: bool = False,
+    recorded: bool = False,
 ) -> Cost:
     """What it takes to train a model of this config on this work, a step shared by `processes`.
 
     Weights, gradients and what the optimiser remembers are float32. In bf16 the weights are there a second time, cast,
     and activations take half. `shards` is over how many of the processes weights are shared out (fsdp; 1 is ddp).
-    `loss` is how it is taken: by a kernel on a GPU, unless something else is said, and some rows at a time on a CPU.
+    `form` and `loss` are how a step is computed. Left out, they are what training takes: on a GPU the fast form, unless
+    weights are shared out, with words scored in the loss where one process takes one pass, else with the gradient of
+    the logits written over them; on a CPU the plain form, some rows at a time. `recompute`: the inside of layers is
+    computed again on the way back; `recorded`: in passes that are recorded (see `Cost.on`).
     """
     if (work.source > 0) != isinstance(config, EncoderDecoderConfig):
         raise UserError(f"An encoder–decoder has a source, a language model has none; found {config.kind} and {work}.")
@@ -261,14 +302,20 @@ def estimate(
         model = config.build()
     parameters = count_parameters(model)
     tables = sum(count_parameters(part) for part in model.modules() if isinstance(part, Vocabulary))
-    matrices = sum(part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear))
+    matrices = sum(part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear | Router))
     # Adam keeps two means of each gradient; Muon one, of the matrices inside the stacks.
     remembered = {"adam": 2 * parameters, "adamw": 2 * parameters, "muon": 2 * parameters - matrices}
     if optimiser not in remembered:
         raise UserError(f"There is no optimiser {optimiser!r}; choose one of {', '.join(remembered)}.")
-    way: LossWay = "rows" if device == "cpu" else loss or "kernel"
-    activations, moment = _batch_bytes(config, work.shared(processes).largest, precision, device, way)
-    return Cost(
+    form = form or ("fast" if device == "cuda" and shards == 1 and is_fast(config) else "plain")
+    alone = form == "fast" and processes == 1
+    loss = "rows" if device == "cpu" else loss or ("late" if alone and work.passes == 1 else "over")
+    shape = (work.rows * work.passes, work.source, work.target)
+    again = computed_again(config, work.source, work.target, form, recompute=recompute, recorded=recorded)
+    twice = [
+        side.layers.flops if chosen else 0 for side, chosen in zip(parts(config, *shape, device), again, strict=True)
+    ]
+    found = Cost(
         config,
         work,
         precision,
@@ -276,85 +323,27 @@ def estimate(
         device,
         processes,
         shards,
-        way,
+        form,
+        loss,
+        recompute,
+        recorded,
         parameters=parameters,
         non_embedding=parameters - tables,
-        sides=forward(config, work.rows * work.passes, work.source, work.target, device),
-        weights_bytes=_weights_bytes(model, precision, shards),
-        # DistributedDataParallel puts gradients into buckets to exchange them: they are there twice.
-        gradients_bytes=parameters * 4 // shards * (2 if processes > 1 and shards == 1 else 1),
+        sides=forward(config, *shape, device),
+        again=(twice[0], twice[1]),
+        weights_bytes=weights_bytes(model, precision, shards),
+        gradients_bytes=parameters * 4 // shards,
         optimiser_bytes=remembered[optimiser] * 4 // shards,
-        activations_bytes=activations,
-        loss_bytes=moment,
+        activations_bytes=0,
+        loss_bytes=0,
         moved_bytes_per_step=_moved_bytes(config, work, precision) * work.accumulate,
     )
-
-
-def _weights_bytes(model: nn.Module, precision: Precision, shards: int) -> int:
-    """Weights in float32, and as they are computed with: all of them, or of shared ones two blocks and the rest."""
-    parameters = count_parameters(model)
-    if shards == 1:
-        return parameters * (4 if precision == "fp32" else 4 + 2)
-    blocks = [count_parameters(part) for part in model.modules() if isinstance(part, Block)]
-    gathered = parameters - sum(blocks) + 2 * max(blocks)
-    return parameters * 4 // shards + min(parameters, gathered) * number_size(precision)
-
-
-def workspace_bytes(hardware: Hardware, *, captured: bool) -> int:
-    """What the library of matrix products sets aside: once for each thread and stream, and never given back."""
-    streams = 1 + (STREAMS if captured and hardware.captures else 0)
-    return 2 * streams * hardware.workspace
-
-
-def advice_for_memory(cost: Cost, hardware: Hardware, *, captured: bool = False) -> str | None:
-    """None if it fits (or nobody knows); otherwise what to change, in one sentence."""
-    cost = cost.on(hardware)
-    room = int(hardware.memory * USABLE)
-    needed, aside = cost.peak(hardware, captured=captured), workspace_bytes(hardware, captured=captured)
-    if hardware.memory == 0 or needed <= room:
-        return None
-    found = f"Training takes about {short(needed)}B, and {hardware.name} has {short(room)}B to count on"
-    longest, lasting = cost.work.longest, cost.lasting_bytes
-    rows = _most_rows(cost, room - lasting - aside)
-    if rows == 0:
-        return (
-            f"{found}: not even one row of {longest:,} tokens fits beside the {short(lasting)}B of weights, gradients "
-            "and optimiser; choose a smaller model, shorter rows or a larger machine."
-        )
-    parts = math.ceil(cost.work.largest.rows / rows) * cost.work.accumulate
-    change = f"set train.tokens to {rows * longest:,} or less, with train.accumulate at {parts} for as large a step"
-    half = cost.anew(precision="bf16").peak(hardware, captured=captured)
-    if half <= room:
-        change += f", or train.precision to bf16, which takes about {short(half)}B"
-    return f"{found}: {change}."
-
-
-def _most_rows(cost: Cost, room: int) -> int:
-    """How many of the longest rows a micro-batch can have."""
-    longest, most = cost.work.longest, cost.work.largest.rows
-
-    def needed(rows: int) -> int:
-        work = replace(cost.work, tokens=rows * longest).largest
-        return sum(_batch_bytes(cost.config, work, cost.precision, cost.device, cost.loss))
-
-    rows = 0
-    for part in (1 << bit for bit in reversed(range(most.bit_length()))):
-        if rows + part <= most and needed(rows + part) <= room:
-            rows += part
-    return rows
-
-
-def _batch_bytes(
-    config: ModelConfig, work: Work, precision: Precision, device: Device, loss: LossWay
-) -> tuple[int, int]:
-    """What a micro-batch keeps for backward, and what its loss holds while the gradient of the logits is made."""
-    source, target = forward(config, work.rows * work.passes, work.source, work.target, device)
-    size = number_size(precision)
-    logits = work.rows * work.passes * work.target * config.vocabulary
-    moment = 0 if loss == "over" else logits * size
-    if loss == "rows":  # last turn's logarithms and slopes are still there when the next are made of a float32 copy
-        moment += 4 * (4 if precision == "bf16" else 3) * min(logits, LOSS_CELLS[device])
-    return (source + target).bytes(precision, device) + logits * size, moment
+    kept, moment = found.batch_bytes(work.shared(processes).largest)
+    # DistributedDataParallel puts gradients into buckets to exchange them. Those of copies in bf16 are brought to
+    # float32 before they are added to those of the micro-batches before.
+    copied = (processes > 1 and shards == 1) or (found.lowered and work.accumulate > 1)
+    gradients = found.gradients_bytes * (2 if copied else 1)
+    return replace(found, gradients_bytes=gradients, activations_bytes=kept, loss_bytes=moment)
 
 
 def _moved_bytes(config: ModelConfig, work: Work, precision: Precision) -> int:

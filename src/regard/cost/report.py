@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from regard.cost.estimate import Cost, advice_for_memory, workspace_bytes
+from regard.cost.advice import advice_for_memory
+from regard.cost.estimate import Cost
 from regard.cost.hardware import Hardware
+from regard.cost.memory import workspace_bytes
 from regard.cost.words import between, short, span
 from regard.errors import UserError
 
@@ -42,8 +44,8 @@ class Report:
 
     def plain(self) -> dict[str, Any]:
         """Everything, under names that stay."""
-        cost, work = self.cost.on(self.hardware), self.cost.work
-        source, target = cost.flops_per_token
+        cost, work = self.cost.on(self.hardware, captured=self.captured), self.cost.work
+        (source, target), trained = cost.flops_per_token, cost.training_flops_per_token
         written, read = cost.cache_bytes_per_token
         facts: dict[str, Any] = {
             "parameters": cost.parameters,
@@ -56,11 +58,12 @@ class Report:
             "rows": work.rows,
             "accumulate": work.accumulate,
             "passes": work.passes,
+            "recompute": cost.recompute,
             "flops": {
                 "forward_source_token": source,
                 "forward_target_token": target,
-                "training_source_token": 3 * source,
-                "training_target_token": 3 * target,
+                "training_source_token": trained[0],
+                "training_target_token": trained[1],
                 "attention_share": cost.attention_share,
                 "training_step": cost.flops_per_step,
                 "generated_token": cost.generated_token_flops(),
@@ -71,6 +74,7 @@ class Report:
                 "optimiser": cost.optimiser_bytes,
                 "activations": cost.activations_bytes,
                 "loss": cost.loss_bytes,
+                "recording": cost.recording_bytes(self.hardware, captured=self.captured),
                 "workspaces": workspace_bytes(self.hardware, captured=self.captured),
                 "peak": cost.peak(self.hardware, captured=self.captured),
                 "cache_target_token": written,
@@ -115,8 +119,9 @@ class Report:
             ("weights", f"{short(held['weights'])}B"),
             ("gradients", f"{short(held['gradients'])}B"),
             ("optimiser", f"{short(held['optimiser'])}B"),
-            ("activations", f"{short(held['activations'])}B"),
-            ("loss", f"{short(held['loss'])}B"),
+            ("activations", f"{short(held['activations'])}B{', layers computed again' * facts['recompute']}"),
+            ("loss and gradients on their way", f"{short(held['loss'])}B"),
+            ("gradients kept aside to record", f"{short(held['recording'])}B"),
             ("set aside by the library", f"{short(held['workspaces'])}B"),
             ("peak memory of a process", f"{short(held['peak'])}B"),
         ]

@@ -13,8 +13,9 @@ attention on top, which no count of parameters shows: each token is compared wit
 from dataclasses import dataclass
 
 from regard.attention import HeadsConfig
-from regard.cost.estimate import Cost, Work, estimate
+from regard.cost.estimate import Cost, estimate
 from regard.cost.hardware import HARDWARE, Hardware
+from regard.cost.work import Work
 from regard.errors import UserError
 from regard.model import FeedForwardConfig, LanguageModelConfig, StackConfig
 

@@ -59,6 +59,8 @@ def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str
     config = loaded.config
     if isinstance(config, LanguageModelConfig):
         return _export_language_model(loaded, config, place, out, quantization)
+    if not isinstance(config, EncoderDecoderConfig):
+        raise UserError(f"{place} neither translates nor continues texts, which is all that CTranslate2 is for here.")
     _check(config)
     sides = _vocabularies(loaded, config, place)
     specs = _specs()
@@ -127,6 +129,7 @@ def _check(config: EncoderDecoderConfig) -> None:
             ("attention.similarity", attention.similarity, ("scaled",)),
             ("attention.pattern", attention.pattern, ("full",)),
             ("attention.output", attention.output, (True,)),
+            ("feed_forward.kind", stack.feed_forward.kind, ("dense",)),
             ("feed_forward.activation", stack.feed_forward.activation, tuple(_ACTIVATIONS)),
             ("norm.kind", stack.norm.kind, (config.encoder.norm.kind,)),
             ("norm.epsilon", stack.norm.epsilon, (config.encoder.norm.epsilon,)),
@@ -157,6 +160,7 @@ def _check_writer(config: LanguageModelConfig) -> None:
         ("decoder.attention.similarity", attention.similarity, ("scaled",)),
         ("decoder.attention.pattern", attention.pattern, ("full",)),
         ("decoder.attention.output", attention.output, (True,)),
+        ("decoder.feed_forward.kind", config.decoder.feed_forward.kind, ("dense",)),
         ("decoder.feed_forward.activation", config.decoder.feed_forward.activation, tuple(_ACTIVATIONS)),
         ("embedding.norm.kind", None if norm is None else norm.kind, (None, config.decoder.norm.kind)),
     ):

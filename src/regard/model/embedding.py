@@ -49,6 +49,30 @@ class Vocabulary(nn.Module):
         return functional.linear(x, self.weight, bias)
 
 
+class Segments(nn.Module):
+    """One vector for each part of a text, such as the two sentences of a pair, added to those of its words."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(count, width) * width**-0.5)  # (segments, width)
+
+    def forward(self, numbers: Tensor | None, words: Tensor) -> Tensor:
+        """numbers: # (batch, tokens), None where all is of the first; words: # (batch, tokens, width)"""
+        if numbers is None:
+            return words + self.table[0]
+        if numbers.shape != words.shape[:2] or numbers.dtype not in (torch.int32, torch.int64):
+            raise UserError(
+                f"segments must hold whole numbers in the shape {tuple(words.shape[:2])}; "
+                f"found {tuple(numbers.shape)} of {numbers.dtype}."
+            )
+        try:
+            return words + functional.embedding(numbers, self.table)
+        except IndexError:
+            count = self.table.shape[0]
+            wrong = int(numbers[(numbers < 0) | (numbers >= count)][0])
+            raise UserError(f"Segments are numbered from 0 to {count - 1}; found {wrong}.") from None
+
+
 class Input(nn.Module):
     """What happens to word vectors before the first layer: scale, position, norm, dropout."""
 

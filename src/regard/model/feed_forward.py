@@ -1,76 +1,30 @@
-"""The feed-forward part of a layer: each token alone, widened, bent and narrowed again.
+"""The feed-forward part of a layer, of every kind there is. Where no kind is named, the dense one is meant."""
 
-FFN(x) = f(x W₁ + b₁) W₂ + b₂ (Vaswani et al. 2017, §3.3). The gated form multiplies two widened copies, one of them
-bent (Shazeer 2020); with SiLU that is SwiGLU.
-"""
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from collections.abc import Callable
-from functools import partial
-from typing import Literal
+from pydantic import Discriminator, Tag
 
-import torch.nn.functional as functional
-from pydantic import Field
-from torch import Tensor, nn
-
-from regard.attention import Context, LayerState
-from regard.config import Config
+from regard.model.dense import Activation, FeedForward, FeedForwardConfig, GatedFeedForward
+from regard.model.experts import Experts, ExpertsConfig
 
 
-def _squared_relu(x: Tensor) -> Tensor:
-    """ReLU² (So et al. 2021)."""
-    return functional.relu(x).square()
+def _kind(values: Any) -> Any:
+    """Of a config, or of the plain data for one."""
+    return values.get("kind", "dense") if isinstance(values, Mapping) else getattr(values, "kind", "dense")
 
 
-Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
-_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
-    "gelu": functional.gelu,
-    "gelu-tanh": partial(functional.gelu, approximate="tanh"),
-    "silu": functional.silu,
-    "relu2": _squared_relu,
-}
-_GATED = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu-tanh"}
+AnyFeedForward = Annotated[
+    Annotated[FeedForwardConfig, Tag("dense")] | Annotated[ExpertsConfig, Tag("experts")], Discriminator(_kind)
+]
+"""Every kind of feed-forward a layer can have, told apart by `kind`."""
 
-
-class FeedForwardConfig(Config):
-    kind: Literal["dense"] = "dense"
-    hidden: int = Field(default=2048, ge=1)
-    activation: Activation = "relu"
-    bias: bool = True
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-
-    def build(self, width: int) -> nn.Module:
-        kind = GatedFeedForward if self.activation in _GATED else FeedForward
-        return kind(self, width)
-
-
-AnyFeedForward = FeedForwardConfig
-"""Every kind of feed-forward a layer can have; a second kind makes this a union, told apart by `kind`."""
-
-
-class FeedForward(nn.Module):
-    """f(x W₁) W₂."""
-
-    def __init__(self, config: FeedForwardConfig, width: int) -> None:
-        super().__init__()
-        self.activation = config.activation
-        self.bend = _PLAIN[_GATED.get(config.activation, config.activation)]
-        self.widen = nn.Linear(width, config.hidden, bias=config.bias)
-        self.narrow = nn.Linear(config.hidden, width, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
-        narrowed: Tensor = self.narrow(self.dropout(self.bend(self.widen(x))))
-        return narrowed
-
-
-class GatedFeedForward(FeedForward):
-    """(f(x G) · x W₁) W₂."""
-
-    def __init__(self, config: FeedForwardConfig, width: int) -> None:
-        super().__init__(config, width)
-        self.gate = nn.Linear(width, config.hidden, bias=config.bias)
-
-    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
-        narrowed: Tensor = self.narrow(self.dropout(self.bend(self.gate(x)) * self.widen(x)))
-        return narrowed
+__all__ = [
+    "Activation",
+    "AnyFeedForward",
+    "Experts",
+    "ExpertsConfig",
+    "FeedForward",
+    "FeedForwardConfig",
+    "GatedFeedForward",
+]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import Context, LayerState, Lengths
+from regard.attention.cache import KeyValue
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention
 from regard.model.embedding import Input
 from regard.model.feed_forward import FeedForward, GatedFeedForward
@@ -103,8 +104,11 @@ class Waiting(tuple[Tensor, Tensor]):
     source: KeyValueProjection
 
 
-def _waiting(memory: Tensor, source: nn.Module | None) -> Waiting:
-    assert isinstance(source, KeyValueProjection)
+def _waiting(memory: Tensor, source: nn.Module | None) -> KeyValue:
+    assert source is not None
+    if not isinstance(source, KeyValueProjection):  # the kernels do not know what it makes
+        pair: KeyValue = source(memory)
+        return pair
     made = Waiting((memory, memory))
     made.source = source
     return made

@@ -17,10 +17,12 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.attention import Causal, Context, LayerState, read_pattern
 from regard.attention.cache import KeyValue
-from regard.attention.heads import AnyAttention, CrossAttention, Heads, HeadsConfig, SelfAttention
+from regard.attention.heads import Attention, HeadsConfig, OtherAttention, OwnAttention
+from regard.attention.kinds import AnyAttention
 from regard.attention.position import PositionConfig
 from regard.config import Config, ConfigError
 from regard.model.block import ORDERS, Block, NormConfig, Order
+from regard.model.experts import Products
 from regard.model.feed_forward import AnyFeedForward, FeedForwardConfig
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -53,7 +55,7 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         attention = config.attention
-        rotary = position.rotary(attention.sizes(width).head_width)
+        rotary = position.rotary(attention.turned_width(width, position))
         seen = read_pattern(attention.pattern)
         pattern = Causal() & seen if causal else seen
 
@@ -67,7 +69,7 @@ class Stack(nn.Module):
             return Block({**parts, "feed_forward": wrapped(config.feed_forward.build(width))})
 
         self.blocks = nn.ModuleList(block() for _ in range(config.layers))
-        self.memory = attention.memory_projection(width) if memory == "shared" else None
+        self.memory: Any = attention.memory_projection(width) if memory == "shared" else None
         self.norm = nn.Identity() if config.order == "post" else config.norm.build(width)
         _initialise(self, residual_gain=(2 * config.layers) ** -0.5 if config.order == "pre" else 1.0)
 
@@ -94,7 +96,7 @@ class Stack(nn.Module):
         if self.memory is not None:
             shared: KeyValue = self.memory(memory)
             return [shared] * len(self.blocks)
-        sources = [_part(block, "cross", CrossAttention).source for block in self.blocks]
+        sources = [_part(block, "cross", OtherAttention).source for block in self.blocks]
         return [source(memory) for source in sources if source is not None]
 
     def states(self, memory: Tensor | None = None, capacity: int | None = None) -> list[LayerState]:
@@ -103,9 +105,9 @@ class Stack(nn.Module):
         stores = [None if capacity is None else each.store(capacity) for each in self.attention()]
         return [LayerState(own, pair) for own, pair in zip(stores, remembered, strict=True)]
 
-    def attention(self) -> list[SelfAttention]:
+    def attention(self) -> list[OwnAttention]:
         """Every layer's attention to its own tokens."""
-        return [_part(block, "attention", SelfAttention) for block in self.blocks]
+        return [_part(block, "attention", OwnAttention) for block in self.blocks]
 
 
 def recomputed(function: Callable[[Tensor], Made], parts: Sequence[nn.Module], x: Tensor, *, draws: bool) -> Made:
@@ -154,7 +156,7 @@ def recomputed_pair(
 def draws(module: nn.Module) -> bool:
     """Whether a module that trains draws from PyTorch's generator: whether it has any dropout."""
     return any(
-        part.p > 0 if isinstance(part, nn.Dropout) else isinstance(part, Heads) and part.dropout > 0
+        part.p > 0 if isinstance(part, nn.Dropout) else isinstance(part, Attention) and part.dropout > 0
         for part in module.modules()
     )
 
@@ -162,12 +164,13 @@ def draws(module: nn.Module) -> bool:
 def check_stack(name: str, config: StackConfig, width: int, position: PositionConfig) -> None:
     """Refuse, naming the key, what cannot be built at this width."""
     try:
-        sizes = config.attention.sizes(width)
+        config.attention.sizes(width)
+        turned = config.attention.turned_width(width, position)
     except ConfigError as error:
         raise ConfigError(f"{name}.attention.{error.key}", error.problem) from None
     try:
         position.token_width(width)
-        position.rotary(sizes.head_width)
+        position.rotary(turned)
     except ConfigError as error:
         raise ConfigError(f"position.{error.key}", error.problem) from None
 
@@ -195,8 +198,10 @@ class _Function(nn.Module):
 def _initialise(stack: Stack, residual_gain: float) -> None:
     """Glorot's uniform weights, zero biases; what joins the residual sum starts smaller the deeper the stack."""
     for name, module in stack.named_modules():
+        gain = residual_gain if name.endswith((".output", ".narrow")) else 1.0
+        if isinstance(module, Products):
+            module.initialise(gain)
         if isinstance(module, nn.Linear):
-            ends_sublayer = name.endswith((".output", ".narrow"))
-            nn.init.xavier_uniform_(module.weight, gain=residual_gain if ends_sublayer else 1.0)
+            nn.init.xavier_uniform_(module.weight, gain=gain)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

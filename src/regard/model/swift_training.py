@@ -260,8 +260,8 @@ class Remembered(tuple[Tensor, Tensor]):
 def _remembered(source: nn.Module | None, memory: Tensor) -> KeyValue:
     from regard.model import triton_training as kernels
 
-    assert isinstance(source, KeyValueProjection)
-    if source.key.out_features != source.value.out_features:
+    assert source is not None
+    if not isinstance(source, KeyValueProjection) or source.key.out_features != source.value.out_features:
         pair: KeyValue = source(memory)
         return pair
     both = kernels.product(memory, *joined(source.key, source.value))

@@ -131,7 +131,5 @@ class Writer(nn.Module):
         return cache.bytes()
 
     def bytes_a_position(self) -> int:
-        """What a cache takes for one more position of one row, and for one position of a source."""
-        sizes = [block.sizes for block in self.decoder.attention()]
-        numbers = sum(size.key_heads * (size.head_width + size.value_width) for size in sizes)
-        return numbers * self.vocabulary.weight.element_size()
+        """What a cache takes for one more position of one row, and at most for one position of a source."""
+        return sum(each.cached for each in self.decoder.attention()) * self.vocabulary.weight.element_size()

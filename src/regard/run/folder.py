@@ -22,7 +22,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.files import new_file, new_folder, write_text
-from regard.model import LanguageModel, Model, ModelConfig, build_empty, read_config
+from regard.model import AnyModel, Encoder, LanguageModel, VisionTransformer, build_empty, read_any_config
 from regard.model.embedding import out_of_vocabulary
 from regard.run.tensors import read_tensors, write_tensors
 
@@ -34,15 +34,15 @@ Ids = Tensor | Sequence[Sequence[int]]
 class Loaded:
     """A model from a run folder, ready to use.
 
-    `model` is the PyTorch module in evaluation mode, `config` what it was built from, `tokenizer` what turns text into
-    ids (None if the folder has none; `target_tokenizer` is the same one unless the two sides differ).
+    `model` is the PyTorch module in evaluation mode, of any kind, `config` what it was built from, `tokenizer` what
+    turns text into ids (None if the folder has none; `target_tokenizer` is the same one unless the two sides differ).
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
+        self, model: Any, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
     ) -> None:
         self.model = model.eval()
-        self.config: ModelConfig = model.config
+        self.config = model.config
         self.tokenizer = tokenizer
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
 
@@ -51,13 +51,20 @@ class Loaded:
         """Scores for the word after each token, in float32.  # (batch, tokens, vocabulary)
 
         A language model takes `logits(ids)`, an encoder–decoder `logits(source_ids, target_ids)`; ids are rows of
-        equal length. Rows padded on the right (the source's, in an encoder–decoder) end where `lengths` says.
+        equal length. Rows padded on the right (the source's, in an encoder–decoder) end where `lengths` says. An
+        encoder takes `logits(ids)` and gives what its head does, a vision transformer `logits(pixels)`.
         """
-        device = self.model.vocabulary.weight.device
+        device = self.model.device
         real = None if lengths is None else torch.as_tensor(lengths, device=device)
-        if isinstance(self.model, LanguageModel):
-            (tokens,) = self._sides(ids, "a language model takes logits(ids)", [self.config.vocabulary])
-            scores: Tensor = self.model(tokens, lengths=real)
+        if isinstance(self.model, VisionTransformer):
+            if len(ids) != 1 or not isinstance(ids[0], Tensor) or real is not None:
+                raise UserError("A vision transformer takes logits(pixels), one tensor and nothing else.")
+            scores: Tensor = self.model(ids[0].to(device))
+            return scores.float()
+        if isinstance(self.model, LanguageModel | Encoder):
+            name = "a language model" if isinstance(self.model, LanguageModel) else "an encoder"
+            (tokens,) = self._sides(ids, f"{name} takes logits(ids)", [self.config.vocabulary])
+            scores = self.model(tokens, lengths=real)
             return scores.float()
         source_size = getattr(self.config, "source_vocabulary", None) or self.config.vocabulary
         takes = "an encoder–decoder takes logits(source_ids, target_ids)"
@@ -73,7 +80,7 @@ class Loaded:
         """The ids as tensors on the model's device, checked against each side's vocabulary."""
         if len(ids) != len(sizes):
             raise UserError(f"{len(ids)} groups of ids were given, but {takes}.")
-        device = self.model.vocabulary.weight.device
+        device = self.model.device
         tensors = []
         for given, size in zip(ids, sizes, strict=True):
             try:
@@ -94,7 +101,7 @@ class Loaded:
 
 
 def save(
-    model: Model,
+    model: AnyModel,
     folder: str | Path,
     *,
     tokenizer: Tokenizer | None = None,
@@ -116,7 +123,7 @@ def save(
     return place
 
 
-def finish(model: Model, folder: Path, *, origin: Mapping[str, Any], half: bool = False) -> None:
+def finish(model: AnyModel, folder: Path, *, origin: Mapping[str, Any], half: bool = False) -> None:
     """Put a trained model into the folder of the run that made it, whose tokenizers are there already.
 
     run.json comes last: with it the folder is a model that can be opened.
@@ -131,7 +138,7 @@ def load(folder: str | Path) -> Loaded:
     """Open a run folder written by this version of regard or an earlier one, or a model that ships, by its name."""
     place = find(folder)
     facts = read_facts(place)
-    config = read_config(facts.get("model"), f"{place / 'run.json'}: model")
+    config = read_any_config(facts.get("model"), f"{place / 'run.json'}: model")
     model = build_empty(config)
     _fill(model, place / "model.safetensors")
     tokenizers = [_read_tokenizer(place / name) for name in ("tokenizer.json", "target_tokenizer.json")]
@@ -153,7 +160,7 @@ def shipped_models() -> list[str]:
     return sorted(path.name for path in folder.glob("*") if (path / "run.json").is_file())
 
 
-def _facts(model: Model, origin: Mapping[str, Any] | None) -> str:
+def _facts(model: AnyModel, origin: Mapping[str, Any] | None) -> str:
     """What run.json says."""
     import regard
 
@@ -196,7 +203,7 @@ def read_facts(place: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def _fill(model: Model, path: Path) -> None:
+def _fill(model: AnyModel, path: Path) -> None:
     """Put the weights of a file into a model that must want exactly these."""
     weights = read_tensors(path)
     wanted = model.state_dict()

@@ -178,32 +178,45 @@ def likely_cost(recipe: Recipe) -> Cost:
     config, length = recipe.train, min(_ORDINARY, recipe.train.tokens)
     rows = max(1, config.tokens // length)
     work = Work(rows, length, length, config.steps, config.accumulate, passes=_passes(recipe))
-    return estimate(recipe.settings, work, precision=config.precision, optimiser=config.optimiser.kind)
+    return estimate(
+        recipe.settings,
+        work,
+        precision=config.precision,
+        optimiser=config.optimiser.kind,
+        recompute=config.recompute,
+    )
 
 
 def _preflight(recipe: Recipe, task: TranslationTask, device: torch.device, listener: Listener) -> Cost:
-    """What the run will take, said before it begins: of several processes, what each of them will."""
+    """What the run will take, of all processes together, said before it begins."""
     report, config, size = task.batches.report, recipe.train, task.world.size
     sides = [sum(shape.lengths[side] * shape.rows for shape in task.batches.shapes) for side in (0, 1)]
     rows = max(1, round(report.items / report.batches))
     cells = report.cells / report.batches / (sum(sides) or 1)
     lengths = [max(1, round(side * cells / rows)) for side in sides]
-    whole = config.accumulate % size == 0  # else each gets a part of every batch
     work = Work(
-        rows=rows if whole else -(-rows // size),
+        rows=rows,
         source=lengths[0],
         target=lengths[1],
         steps=config.steps,
-        accumulate=config.accumulate // size if whole else config.accumulate,
-        tokens=max(config.tokens if whole else -(-config.tokens // size), *lengths),
+        accumulate=config.accumulate,
+        tokens=max(config.tokens, *lengths),
         passes=_passes(recipe),
     )
-    cost = estimate(task.model.config, work, precision=config.precision, optimiser=config.optimiser.kind)
+    shared_out = size > 1 and config.parallel.kind == "fsdp"
+    cost = estimate(
+        task.model.config,
+        work,
+        precision=config.precision,
+        optimiser=config.optimiser.kind,
+        processes=size,
+        shards=(config.parallel.shard or size) if shared_out else 1,
+        recompute=config.recompute,
+    )
     hardware = this_hardware(device)
-    captured = hardware.captures and config.capture and size == 1
-    each = "" if size == 1 else f", for each of {size} processes"
-    listener.say(f"Before it begins{each}: {cost.describe(hardware, captured=captured)}.")
-    advice = advice_for_memory(cost, hardware)
+    captured = device.type == "cuda" and config.capture and cost.recordable  # as the loop decides it
+    listener.say(f"Before it begins: {cost.describe(hardware, captured=captured)}.")
+    advice = advice_for_memory(cost, hardware, captured=captured)
     if advice is not None:
         listener.say(advice)
     return cost
@@ -256,7 +269,7 @@ def _origin(
         "words": progress.words,
         "parts": progress.parts,
         "seconds": round(progress.seconds, 1),
-        "flops": cost.flops_per_step * processes * progress.step,
+        "flops": cost.flops_per_step * progress.step,
         "parameters": cost.parameters,
         "non_embedding": cost.non_embedding,
         "device": name if processes == 1 else f"{processes} × {name}",

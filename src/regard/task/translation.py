@@ -11,6 +11,7 @@ from regard.data.pairs import Pair
 from regard.decode import DecodeConfig, Worker
 from regard.errors import UserError
 from regard.model import EncoderDecoder
+from regard.model.experts import balance_of, gathered
 from regard.model.writer import Writer
 from regard.score import TranslationScore, score_translations
 from regard.task.forms import Forms
@@ -42,13 +43,15 @@ class TranslationTask:
     def loss(self, forward: Forward, batch: Batch) -> Loss:
         """Teacher forcing: every word is predicted from the right words before it."""
         settings = self.recipe.train.loss
-        if not settings.consistency:
-            scores = self._scores(forward, batch)
-            return word_loss(scores, batch.target, batch.target_lengths, settings.smoothing, overwrite=True)
-        scores = self._scores(forward, batch, passes=2)
-        return consistent_word_loss(
-            scores, batch.target, batch.target_lengths, settings.smoothing, settings.consistency, overwrite=True
-        )
+        with gathered() as notes:
+            scores = self._scores(forward, batch, passes=2 if settings.consistency else 1)
+        if settings.consistency:
+            loss = consistent_word_loss(
+                scores, batch.target, batch.target_lengths, settings.smoothing, settings.consistency, overwrite=True
+            )
+        else:
+            loss = word_loss(scores, batch.target, batch.target_lengths, settings.smoothing, overwrite=True)
+        return loss.also(balance_of(notes))
 
     def plain_loss(self, forward: Forward, batch: Batch) -> Loss:
         return word_loss(self._scores(forward, batch), batch.target, batch.target_lengths)

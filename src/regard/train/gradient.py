@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from regard.model.swift_training import for_training
+from regard.train.balance import Balance
 from regard.train.loss import Loss
 from regard.train.lowered import Lowered
 from regard.train.optimiser import Optimiser
@@ -111,7 +112,7 @@ class CapturedGradients(Gradients[AnyBatch]):
         random = torch.cuda.get_rng_state(device)
         self._side = side = self._side or torch.cuda.Stream(device)  # each has a workspace for products
         side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), Balance(self.task.model).counting(False):
             for _ in range(_WARM_PASSES):
                 super()._pass(held, held_scale, first)
         torch.cuda.current_stream(device).wait_stream(side)

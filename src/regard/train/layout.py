@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention.heads import CrossAttention
+from regard.attention.heads import OtherAttention
 from regard.errors import UserError
 from regard.model.block import Block
 from regard.model.swift_training import for_training
@@ -121,7 +121,7 @@ class Replicated(Whole):
         self.plain = self.module = model.to(device)
         inner = _Called(model, in_precision(for_training(model, recompute=recompute), precision))
         with world.watching(), warnings.catch_warnings():
-            # Its successor, forward_sync_buffers, is not in PyTorch 2.11. No model here changes a buffer.
+            # Its successor, forward_sync_buffers, is not in PyTorch 2.11. Buffers that change do so alike in all.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
             self._wrapped = nn.parallel.DistributedDataParallel(
                 inner, device_ids=[device.index] if device.type == "cuda" else None, broadcast_buffers=False
@@ -272,6 +272,6 @@ def _groups(model: nn.Module) -> list[nn.Module]:
 
     The latter is called before its block is. The rest (word vectors, last norms) is gathered for the whole pass.
     """
-    sources = [module.source for module in model.modules() if isinstance(module, CrossAttention)]
+    sources = [module.source for module in model.modules() if isinstance(module, OtherAttention)]
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     return [*(source for source in sources if source is not None), *blocks]

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.model.swift_training import recomputes_recorded
+from regard.train.balance import Balance
 from regard.train.checkpoint import Checkpoint, Checkpoints, random_state, restore_random_state
 from regard.train.deal import Pass, check_deal, deal
 from regard.train.gradient import CapturedGradients, Gradients, in_precision
@@ -104,6 +105,7 @@ class Loop(Generic[AnyBatch]):
         if config.moving:
             self.moving = {name: tensor.detach().clone() for name, tensor in self._weights().items()}
         self._gradients = self._gradient_maker()
+        self._balance = Balance(self.layout.module)
         self._tally = Tally(0)
         self._began = 0.0
 
@@ -184,6 +186,7 @@ class Loop(Generic[AnyBatch]):
         step = self.progress.step + 1
         self.optimiser.step(self.config.schedule.at(step))
         self._gradients.forget(self.optimiser)
+        self._tally.add_loads(self._balance.settle(self.world))
         if self.moving:
             self._move_average(step)
         self.progress = replace(self.progress, step=step, words=self.progress.words + words)
@@ -191,11 +194,12 @@ class Loop(Generic[AnyBatch]):
 
     def _add_gradients(self, passes: list[Pass[AnyBatch]], most: int, scale: Tensor) -> Loss:
         """All passes over this process' work, and more that do not count until it has as many as another (`most`)."""
+        self._balance.forget()
         total: Loss | None = None
         nothing = torch.zeros_like(scale)
         for number in range(most):
             one = passes[number] if number < len(passes) else Pass(passes[-1].batch, counted=False)
-            with self.layout.adding(last=number == most - 1):
+            with self.layout.adding(last=number == most - 1), self._balance.counting(one.counted):
                 loss = self._gradients.add(self._here(one.batch), scale if one.counted else nothing)
             if not one.counted:
                 loss = Loss(0 * loss.total, 0 * loss.plain, 0 * loss.count)

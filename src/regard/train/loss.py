@@ -45,6 +45,10 @@ class Loss:
     def mean(self) -> Tensor:
         return self.total / self.count.clamp(min=1)
 
+    def also(self, each: Tensor | None) -> "Loss":
+        """The same with something more to train on, so much for each word; `plain` stays what it is."""
+        return self if each is None else Loss(self.total + each * self.count, self.plain, self.count)
+
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(self.total + other.total, self.plain + other.plain, self.count + other.count)
 

@@ -35,21 +35,22 @@ class Optimiser:
 
     def __init__(self, config: OptimiserConfig, model: nn.Module) -> None:
         named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        matrices = {name for name, parameter in named.items() if parameter.dim() == 2 and not _is_table(name)}
-        others = [parameter for name, parameter in named.items() if name not in matrices]
-        inside = [named[name] for name in named if name in matrices]
+        inside = [parameter for name, parameter in named.items() if _is_map(name, parameter)]
+        others = [parameter for name, parameter in named.items() if not _is_map(name, parameter)]
         fused = all(parameter.device.type in ("cuda", "cpu") for parameter in named.values())
         shared: dict[str, Any] = {"betas": config.betas, "eps": config.epsilon, "fused": fused}
-        self._parts: list[torch.optim.Optimizer]
+        self._parts: list[torch.optim.Optimizer] = []
         if config.kind == "muon":
-            muon = torch.optim.Muon(
-                inside, weight_decay=config.decay, momentum=config.momentum, adjust_lr_fn="match_rms_adamw"
+            matrices = [parameter for parameter in inside if parameter.dim() == 2]  # it takes no stacks of them
+            inside = [parameter for parameter in inside if parameter.dim() != 2]
+            self._parts.append(
+                torch.optim.Muon(
+                    matrices, weight_decay=config.decay, momentum=config.momentum, adjust_lr_fn="match_rms_adamw"
+                )
             )
-            self._parts = [muon, torch.optim.AdamW([{"params": others, "weight_decay": 0.0}], **shared)]
-        else:
-            groups = [{"params": inside, "weight_decay": config.decay}, {"params": others, "weight_decay": 0.0}]
-            kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
-            self._parts = [kind([group for group in groups if group["params"]], **shared)]
+        groups = [{"params": inside, "weight_decay": config.decay}, {"params": others, "weight_decay": 0.0}]
+        kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
+        self._parts.append(kind([group for group in groups if group["params"]], **shared))
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in named.items()}
 
     def step(self, rate: float) -> None:
@@ -88,6 +89,11 @@ class Optimiser:
             owned = {parameter for group in part.param_groups for parameter in group["params"]}
             part.state.clear()
             part.state.update({parameter: state for parameter, state in states.items() if parameter in owned})
+
+
+def _is_map(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is a matrix that maps vectors, or a stack of such (one for each expert)."""
+    return parameter.dim() >= 2 and not name.endswith("bias") and not _is_table(name)
 
 
 def _is_table(name: str) -> bool:

@@ -83,7 +83,10 @@ class Task(Protocol[AnyBatch]):
     def batches(self) -> Batches[AnyBatch]: ...
 
     def loss(self, forward: Forward, batch: AnyBatch) -> Loss:
-        """What is trained on. `forward` stands for the model."""
+        """What is trained on. `forward` stands for the model.
+
+        Experts are kept busy by what a task gathers around `forward` and adds (`gathered` in model/experts.py).
+        """
         ...
 
     def plain_loss(self, forward: Forward, batch: AnyBatch) -> Loss:
