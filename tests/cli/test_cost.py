@@ -64,6 +64,32 @@ def test_json_holds_the_same_as_the_library() -> None:
     assert found["money"] == pytest.approx([2 * hours for hours in found["device_hours"]])
 
 
+def test_the_cache_of_a_window_has_a_bound() -> None:
+    settings = ("transformer-base", "--hardware", "h200", "--set", "model.decoder.attention.pattern=sliding(64)")
+    assert facts(*settings)["cache_tokens"] == 64
+    assert "kB (target, at most 64)" in command("cost", *settings).out
+    assert facts("transformer-base", "--hardware", "h200")["cache_tokens"] is None
+
+
+def test_experts_and_latents_are_counted(tmp_path: Path) -> None:
+    """Settings that are no recipe's; a cache of latents takes 2 · (8 + 4) numbers of 4 bytes a token."""
+    stack = {
+        "layers": 2,
+        "attention": {"kind": "latent", "heads": 4, "latent": 8, "rotary_width": 4},
+        "feed_forward": {"kind": "experts", "hidden": 32, "experts": 16, "active": 2},
+    }
+    values = {"kind": "language-model", "vocabulary": 50, "width": 16, "position": {"kind": "rotary"}, "decoder": stack}
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    found = facts(path, "--hardware", "h200", "--length", 16)
+    config = LanguageModelConfig.read(values)
+    assert found["parameters"] == count_parameters(config.build())
+    numbers = 2 * (8 + 4)
+    assert found["bytes"]["cache_target_token"] == numbers * (4 if found["precision"] == "fp32" else 2)
+    # Of 16 experts a token meets 2, so that it takes far fewer than 2 FLOPs for each parameter.
+    assert found["flops"]["generated_token"] < found["parameters"]
+
+
 def test_without_a_price_there_is_no_money() -> None:
     assert "money" not in facts("quick", "--hardware", "h200")
     assert facts("quick", "--hardware", "h200", "--price", 0)["money"] == [0, 0]

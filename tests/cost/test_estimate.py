@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.attention import HeadsConfig
+from regard.attention import HeadsConfig, LatentConfig, RotaryConfig
 from regard.attention.position import LearnedConfig
 from regard.cost import (
     HARDWARE,
@@ -38,6 +38,7 @@ from regard.model import (
     transformer_base,
     transformer_big,
 )
+from regard.model.experts import ExpertsConfig
 from regard.train import OptimiserConfig, word_loss
 from tests.model.small_models import SAMPLES
 
@@ -137,6 +138,17 @@ def gated(width: int, layers: int, **more: Any) -> StackConfig:
     return StackConfig(layers=layers, attention=heads, feed_forward=feed_forward, **more)
 
 
+def latents(**more: Any) -> LatentConfig:
+    return LatentConfig(**{"heads": 8, "latent": 32, "rotary_width": 8, "head_width": 16} | more)
+
+
+def deep_seek(width: int, layers: int) -> LanguageModelConfig:
+    """In miniature: latents of queries too, and experts of which each token meets few."""
+    experts = ExpertsConfig(hidden=width, activation="swiglu", bias=False, experts=16, active=3, shared=1)
+    stack = StackConfig(layers=layers, attention=latents(query_latent=48), feed_forward=experts)
+    return LanguageModelConfig(vocabulary=1000, width=width, decoder=stack, position=RotaryConfig())
+
+
 UNLIKE: dict[str, tuple[ModelConfig, Work]] = {
     "translator": (translator(128, 3, 2000), Work(4, 40, 30)),
     "grouped heads, gated, untied": (
@@ -156,6 +168,7 @@ UNLIKE: dict[str, tuple[ModelConfig, Work]] = {
         Work(3, 20, 90),
     ),
     "long and narrow": (gpt2(layers=2, width=64, vocabulary=100), Work(1, 250)),
+    "latents and experts": (deep_seek(64, 3), Work(2, 100)),
 }
 EVERY_UNLIKE = pytest.mark.parametrize(
     ("config", "work"), [pytest.param(*pair, id=name) for name, pair in UNLIKE.items()]
@@ -187,6 +200,83 @@ def test_a_generated_token_takes_the_flops_pytorch_counts(config: ModelConfig, l
         model.step(ids[-1][:, -1:], cache, watch=lambda attention, weights: None)
     cost = estimate(config, work_for(config, 1, 5, length), precision="fp32")
     assert cost.generated_token_flops(room=20) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("room", [None, 5, 40])
+@pytest.mark.parametrize("length", [1, 4, 30])
+@pytest.mark.parametrize("name", ["sliding", "dilated and global", "latent in a window"])
+def test_a_token_in_a_window_looks_at_all_its_slots(name: str, length: int, room: int | None) -> None:
+    config = SAMPLES["language-model"][name]
+    model, words = config.build().eval(), torch.randint(0, config.vocabulary, (1, length))
+    cache = model.start(1, max(length, room or 0))
+    for word in words.split(1, dim=1):
+        with FlopCounterMode(display=False) as counter:
+            model.step(word, cache, watch=lambda attention, weights: None)
+    cost = estimate(config, Work(1, length), precision="fp32")
+    assert cost.generated_token_flops(room=room) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("latent", [2, 200])
+@pytest.mark.parametrize("length", [1, 2, 40])
+def test_a_token_behind_latents_takes_the_order_with_fewer_products(latent: int, length: int) -> None:
+    heads = latents(latent=latent, dropout=0.0)
+    stack = StackConfig(layers=1, attention=heads, feed_forward=FeedForwardConfig(hidden=8))
+    config = LanguageModelConfig(vocabulary=11, width=16, decoder=stack, position=RotaryConfig())
+    model, words = config.build().eval(), torch.randint(0, 11, (1, length))
+    counted = {}
+    for form in (None, "naive", "absorbed"):
+        for attention in model.decoder.attention():
+            attention.form = form
+        cache = model.start(1, length)
+        for word in words.split(1, dim=1):
+            with FlopCounterMode(display=False) as counter:
+                model.step(word, cache, watch=lambda attention, weights: None)
+        counted[form] = counter.get_total_flops()
+    said = estimate(config, Work(1, length), precision="fp32").generated_token_flops()
+    assert said == counted[None] == min(counted["naive"], counted["absorbed"])
+
+
+def test_latents_of_deepseek_v2_take_the_cache_that_was_published() -> None:
+    """576 numbers a token and layer, where 128 heads of keys and values as wide as its own would take 32,768."""
+    widths = {"heads": 128, "head_width": 128, "value_width": 128}
+    stacks = [
+        StackConfig(layers=60, attention=attention)
+        for attention in (latents(**widths, latent=512, rotary_width=64), HeadsConfig(**widths))
+    ]
+    caches = [
+        estimate(
+            LanguageModelConfig(vocabulary=100, width=5120, decoder=stack, position=RotaryConfig()),
+            Work(1, 8),
+            precision="bf16",
+        ).cache_bytes_per_token
+        for stack in stacks
+    ]
+    assert caches == [(60 * 576 * 2, 0), (60 * 32_768 * 2, 0)]
+
+
+def test_more_experts_take_no_more_flops_but_those_of_the_router() -> None:
+    few, many = (
+        StackConfig(layers=2, feed_forward=ExpertsConfig(hidden=64, experts=experts, active=2)) for experts in (4, 32)
+    )
+    costs = [
+        estimate(LanguageModelConfig(vocabulary=50, width=32, decoder=stack), Work(3, 5), precision="fp32")
+        for stack in (few, many)
+    ]
+    assert costs[1].forward_flops_per_step - costs[0].forward_flops_per_step == 2 * 2 * 3 * 5 * 32 * (32 - 4)
+    assert costs[1].parameters - costs[0].parameters == 2 * (32 - 4) * (32 + 2 * 32 * 64 + 64 + 32)
+
+
+@EVERY_SAMPLE
+@pytest.mark.parametrize("length", [2, 12])
+def test_the_cache_of_a_text_takes_as_much_as_said(config: ModelConfig, length: int) -> None:
+    """What a window has left behind is not kept."""
+    model, work = config.build().eval(), work_for(config, 1, 5, length)
+    ids = inputs(config, work)
+    cache = model.start(ids[0], length) if len(ids) == 2 else model.start(1, length)
+    model.step(ids[-1], cache)
+    pairs = [pair for layer in cache.layers for pair in (layer.own.tensors, layer.memory) if pair is not None]
+    there = {id(tensor): tensor.nbytes for pair in pairs for tensor in pair}
+    assert estimate(config, work, precision="fp32").cache_bytes() == sum(there.values())
 
 
 @EVERY_SAMPLE
@@ -265,6 +355,7 @@ def kept_bytes(config: ModelConfig, work: Work) -> int:
         pytest.param(translator(128, 3, 2000), Work(16, 24, 32), id="larger"),
         pytest.param(translator(64, 2, 300, order="post"), Work(8, 12, 10), id="post-norm"),
         pytest.param(gpt2(layers=2, width=128, vocabulary=500), Work(4, 64), id="language model"),
+        pytest.param(deep_seek(64, 2), Work(4, 32), id="latents and experts"),
     ],
 )
 def test_activations_are_what_autograd_keeps(config: ModelConfig, work: Work) -> None:
@@ -442,15 +533,15 @@ def test_peak_memory_of_the_fast_form_is_what_cuda_reported(name: str, seen: flo
     assert first / 2**30 == pytest.approx(seen, rel=0.01)
 
 
+@pytest.mark.parametrize("config", [translator(64, 2, 300), deep_seek(64, 2)], ids=["translator", "experts"])
 @pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_the_optimiser_remembers_as_much_as_said(kind: str) -> None:
-    config = translator(64, 2, 300)
-    model = config.build()
+def test_the_optimiser_remembers_as_much_as_said(kind: str, config: ModelConfig) -> None:
+    model, work = config.build(), work_for(config, 2, 3, 3)
     optimiser = OptimiserConfig.read({"kind": kind}).build(model)
-    model(*inputs(config, Work(2, 3, 3))).sum().backward()
+    model(*inputs(config, work)).sum().backward()
     optimiser.step(0.1)
     kept = sum(tensor.nbytes for tensor in optimiser.memory().values() if tensor.dim())
-    assert estimate(config, Work(2, 3, 3), precision="fp32", optimiser=kind).optimiser_bytes == kept
+    assert estimate(config, work, precision="fp32", optimiser=kind).optimiser_bytes == kept
 
 
 def test_memory_must_hold_the_largest_batch_and_time_the_mean_one() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import HeadsConfig
+from regard.attention import HeadsConfig, LatentConfig
 from regard.attention.position import RotaryConfig
 from regard.cost import fast
 from regard.cost.fast import fast_forward
@@ -28,6 +28,7 @@ from regard.model import (
     NormConfig,
     StackConfig,
 )
+from regard.model.experts import ExpertsConfig
 from regard.model.swift_training import for_training
 from regard.model.unscored import Unscored
 from regard.train.loss import word_loss
@@ -125,12 +126,29 @@ def test_what_is_kept_of_long_texts_is_what_autograd_keeps(
     assert said.bytes("bf16", "cpu") == kept_bytes(config, torch.float16)
 
 
+def latents(dropout: float = 0.0, **more: Any) -> StackConfig:
+    heads = LatentConfig(heads=4, latent=12, head_width=6, value_width=10, dropout=dropout, **more)
+    kept: StackConfig = stack(dropout=dropout).model_copy(update={"attention": heads})
+    return kept
+
+
+def experts(activation: str = "relu", dropout: float = 0.1, **more: Any) -> StackConfig:
+    middle = {"hidden": 24, "experts": 5, "activation": activation, "dropout": dropout, **more}
+    kept: StackConfig = stack(dropout=dropout).model_copy(update={"feed_forward": ExpertsConfig.read(middle)})
+    return kept
+
+
 UNKNOWN: dict[str, ModelConfig] = {
     "rotary positions": writer(stack(dropout=0.0), position=RotaryConfig()),
     "cosine": translator(stack(dropout=0.0, heads={"similarity": "cosine"})),
     "a window": writer(stack(dropout=0.0, heads={"pattern": "sliding(3)"})),
     "no output": writer(stack(dropout=0.0, heads={"output": False})),
     "squared relu": writer(stack("relu2")),
+    "latents": translator(latents()),
+    "latents with dropout, one memory": translator(latents(0.1, query_latent=5), memory="shared"),
+    "latents and rotary positions": writer(latents(rotary_width=4), position=RotaryConfig()),
+    "experts": translator(experts()),
+    "gated experts, some of them shared": writer(experts("swiglu", shared=2, normalise=False)),
 }
 
 

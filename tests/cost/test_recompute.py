@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.attention import HeadsConfig
+from regard.attention import HeadsConfig, LatentConfig
 from regard.attention.position import RotaryConfig
 from regard.cost import HARDWARE, USABLE, Cost, Hardware, Report, Work, advice_for_memory, estimate
 from regard.cost.effort import Part
@@ -29,6 +29,7 @@ from regard.model import (
     StackConfig,
     transformer_base,
 )
+from regard.model.experts import ExpertsConfig
 from regard.model.swift_training import for_training, recomputes_recorded
 from regard.train.loss import word_loss
 from regard.train.lowered import Lowered
@@ -65,6 +66,18 @@ def writer(kind: StackConfig, **more: Any) -> LanguageModelConfig:
     return LanguageModelConfig(vocabulary=60, width=32, decoder=kind, **more)
 
 
+def latents(dropout: float = 0.1) -> StackConfig:
+    heads = LatentConfig(heads=4, latent=12, head_width=6, value_width=10, dropout=dropout)
+    kept: StackConfig = stack(dropout=dropout).model_copy(update={"attention": heads})
+    return kept
+
+
+def experts(dropout: float = 0.1, **more: Any) -> StackConfig:
+    middle = ExpertsConfig(hidden=24, experts=5, dropout=dropout)
+    kept: StackConfig = stack(dropout=dropout, **more).model_copy(update={"feed_forward": middle})
+    return kept
+
+
 KINDS: dict[str, ModelConfig] = {
     "pre-norm": translator(stack()),
     "post-norm": translator(stack(order="post")),
@@ -72,6 +85,9 @@ KINDS: dict[str, ModelConfig] = {
     "a deeper encoder": translator(stack(), encoder=stack(layers=4)),
     "one memory for all layers, fewer key heads": translator(stack(heads={"key_heads": 2}), memory="shared"),
     "cosine": translator(stack(heads={"similarity": "cosine"})),
+    "latents": translator(latents()),
+    "latents, one memory for all layers": translator(latents(), memory="shared"),
+    "experts": translator(experts()),
     "language model": writer(stack()),
     "language model, post-norm, gelu": writer(stack("gelu", order="post")),
     "rms norm, no biases": writer(stack("silu", heads={"bias": False}, norm=NormConfig(kind="rms"))),
@@ -206,9 +222,15 @@ def test_a_single_layer_holds_as_much_on_the_way_back_as_if_it_were_kept(config:
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("kind", ["language model", "translator"])
-def test_as_much_is_held_at_most_as_is_said(kind: str, recompute: bool) -> None:
+@pytest.mark.parametrize("part", ["plain", "latents", "experts"])
+def test_as_much_is_held_at_most_as_is_said(part: str, kind: str, recompute: bool) -> None:
     """Of the plain form on a CPU; gradients of the weights are there beforehand."""
-    layers = stack(layers=6).model_copy(update={"feed_forward": FeedForwardConfig(hidden=128)})
+    changes: dict[str, Any] = {"feed_forward": FeedForwardConfig(hidden=128)}
+    if part == "latents":
+        changes["attention"] = latents().attention
+    if part == "experts":
+        changes["feed_forward"] = ExpertsConfig(hidden=64, experts=4, shared=1)
+    layers = stack(layers=6).model_copy(update=changes)
     config = writer(layers) if kind == "language model" else translator(layers)
     work = work_for(config, 64, 16, 16)
     model = config.build().train()
@@ -287,6 +309,10 @@ OWN: dict[str, tuple[ModelConfig, tuple[bool, bool]]] = {
     "rotary positions without dropout": (writer(stack(dropout=0.0), position=RotaryConfig()), (False, False)),
     "a window": (writer(stack(heads={"pattern": "sliding(3)"})), (False, True)),
     "no output": (writer(stack(heads={"output": False})), (False, True)),
+    "latents in the decoder": (translator(stack(), decoder=latents()), (False, True)),
+    "latents without dropout": (translator(latents(0.0)), (False, False)),
+    "experts in the encoder": (translator(stack(), encoder=experts()), (True, False)),
+    "experts without dropout": (writer(experts(0.0)), (False, False)),
 }
 
 

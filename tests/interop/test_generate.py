@@ -48,6 +48,16 @@ MARIAN = {
 }
 BART = MARIAN | {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 3}
 GPT2 = {"vocab_size": 43, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 40, "tie_word_embeddings": False}
+MISTRAL = {
+    "vocab_size": 43,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "sliding_window": 5,
+}
 
 
 class LikeTheirs(Beams):
@@ -80,7 +90,7 @@ class Pair:
     def batches(self) -> list[list[Tensor]]:
         return [self.inputs[at : at + BATCH] for at in range(0, INPUTS, BATCH)]
 
-    @cache  # noqa: B019 (there are three pairs, and each is asked the same more than once)
+    @cache  # noqa: B019 (there are four pairs, and each is asked the same more than once)
     def they_find(self, **options: Any) -> list[tuple[int, ...]]:
         """Tokens with their end, where they came to it."""
         found = []
@@ -142,7 +152,12 @@ def gpt2() -> tuple[Any, int, int]:
     return shaken(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)), 14, 0.0), 14, 42
 
 
-@pytest.fixture(scope="module", params=[marian, bart, gpt2], ids=["marian", "bart", "gpt2"])
+def mistral() -> tuple[Any, int, int]:
+    """Its window is shorter than most texts that are continued."""
+    return shaken(transformers.MistralForCausalLM(transformers.MistralConfig(**MISTRAL)), 18, 0.0), 18, 42
+
+
+@pytest.fixture(scope="module", params=[marian, bart, gpt2, mistral], ids=["marian", "bart", "gpt2", "mistral"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     model, end, padding = request.param()
     return Pair(model, tmp_path_factory.mktemp("pair"), end, padding)

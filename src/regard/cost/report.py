@@ -59,6 +59,7 @@ class Report:
             "accumulate": work.accumulate,
             "passes": work.passes,
             "recompute": cost.recompute,
+            "cache_tokens": cost.cache_tokens,
             "flops": {
                 "forward_source_token": source,
                 "forward_target_token": target,
@@ -105,7 +106,10 @@ class Report:
             return ", ".join(f"{short(flops[form.format(side)])}FLOP ({side})" for side in sides)
 
         shape = " and ".join(str(facts[f"{side}_length"]) for side in sides)
-        cache = ", ".join(f"{short(held[f'cache_{side}_token'])}B ({side})" for side in sides)
+        most = "" if facts["cache_tokens"] is None else f", at most {facts['cache_tokens']:,}"
+        cache = ", ".join(
+            f"{short(held[f'cache_{side}_token'])}B ({side}{most if side == 'target' else ''})" for side in sides
+        )
         lines = [
             ("parameters", f"{facts['parameters']:,}"),
             ("  tables of word vectors", f"{facts['embedding_parameters']:,}"),

@@ -21,7 +21,7 @@ def shake(model: Any, seed: int = 0) -> Any:
             if computed and "embed_positions" in name:
                 continue
             noise = torch.randn(tensor.shape, generator=generator)
-            gain = ("norm" in name or "ln_" in name) and name.endswith("weight")
+            gain = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
             tensor.copy_(1 + 0.2 * noise if gain else 0.25 * noise)
     return model.eval()
 

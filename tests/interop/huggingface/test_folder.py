@@ -53,12 +53,14 @@ WRONG = {
     "config that is no text": (lambda d: (d / "config.json").write_bytes(b"\xff\xfe\x00"), "config.json is not JSON"),
     "config that is no table": (lambda d: (d / "config.json").write_text("[1]"), "should hold a table"),
     "unknown architecture": (
-        lambda d: change_config(d, architectures=["BertForMaskedLM"]),
-        "'BertForMaskedLM', which regard cannot import; it can import MarianMTModel, BartForConditionalGeneration, "
-        "GPT2LMHeadModel, LlamaForCausalLM",
+        lambda d: change_config(d, architectures=["T5ForConditionalGeneration"]),
+        "'T5ForConditionalGeneration', which regard cannot import; it can import MarianMTModel, "
+        "BartForConditionalGeneration, GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, BertModel, "
+        "BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, ViTModel, "
+        "ViTForImageClassification",
     ),
     "no architecture": (lambda d: change_config(d, architectures=..., model_type=...), "of the architecture None"),
-    "another kind": (lambda d: change_config(d, architectures=..., model_type="bert"), "of the architecture 'bert'"),
+    "another kind": (lambda d: change_config(d, architectures=..., model_type="t5"), "of the architecture 't5'"),
     "architectures that are no list": (lambda d: change_config(d, architectures=5, model_type="x"), "architecture 'x'"),
     "a pickle": (
         lambda d: without_weights(d, "pytorch_model.bin"),

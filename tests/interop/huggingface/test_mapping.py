@@ -6,19 +6,32 @@ from safetensors.torch import load_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    MistralConfig,
+    MistralForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTModel,
 )
 
 from regard.interop.huggingface.bart import BART
+from regard.interop.huggingface.bert import BERT, BERT_CLASSIFY, BERT_FILL, BERT_TAG
 from regard.interop.huggingface.gpt2 import GPT2
 from regard.interop.huggingface.llama import LLAMA
-from regard.interop.huggingface.mapping import Change, Joined, Offset, Row, Transposed
+from regard.interop.huggingface.mapping import Change, Joined, Offset, Row, Squares, Transposed
 from regard.interop.huggingface.marian import MARIAN
+from regard.interop.huggingface.mistral import MISTRAL
+from regard.interop.huggingface.vit import VIT, VIT_CLASSIFY
 
 CHANGES = {
     "none": (Change(), (3, 4)),
@@ -26,6 +39,8 @@ CHANGES = {
     "joined": (Joined(3), (9, 4)),
     "joined and transposed": (Joined(3, transposed=True), (4, 9)),
     "a row": (Row(), (1, 5)),
+    "a row of rows": (Row(2), (1, 1, 5)),
+    "squares": (Squares(3, 2), (5, 3, 2, 2)),
 }
 
 
@@ -55,6 +70,9 @@ def test_joined_parts_do_not_share_memory():
 
 
 SIDES = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 10, "decoder_ffn_dim": 14}
+STACK = {"hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 2, "num_attention_heads": 3}
+BOTH_WAYS = BertConfig(vocab_size=19, max_position_embeddings=9, **STACK)
+PICTURES = ViTConfig(image_size=8, patch_size=4, **STACK)
 HEADS = {"encoder_attention_heads": 3, "decoder_attention_heads": 2, "d_model": 12}
 MODELS = {
     "Marian": (MARIAN, lambda: MarianMTModel(MarianConfig(vocab_size=19, pad_token_id=1, **SIDES, **HEADS))),
@@ -87,6 +105,13 @@ MODELS = {
             )
         ),
     ),
+    "Mistral": (MISTRAL, lambda: MistralForCausalLM(MistralConfig(vocab_size=19, num_key_value_heads=1, **STACK))),
+    "BERT": (BERT, lambda: BertModel(BOTH_WAYS)),
+    "BERT, gaps": (BERT_FILL, lambda: BertForMaskedLM(BOTH_WAYS)),
+    "BERT, labels of texts": (BERT_CLASSIFY, lambda: BertForSequenceClassification(BOTH_WAYS)),
+    "BERT, labels of tokens": (BERT_TAG, lambda: BertForTokenClassification(BOTH_WAYS)),
+    "ViT": (VIT, lambda: ViTModel(PICTURES)),
+    "ViT, classes": (VIT_CLASSIFY, lambda: ViTForImageClassification(PICTURES)),
 }
 
 

@@ -2,5 +2,6 @@
 
 from regard.interop.huggingface.export import export_huggingface
 from regard.interop.huggingface.folder import import_huggingface
+from regard.interop.huggingface.pictures import Preparation, preparation_of
 
-__all__ = ["export_huggingface", "import_huggingface"]
+__all__ = ["Preparation", "export_huggingface", "import_huggingface", "preparation_of"]

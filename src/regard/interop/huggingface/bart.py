@@ -9,7 +9,7 @@ from regard.interop.huggingface.family import Family
 from regard.interop.huggingface.mapping import Offset, Rule, for_layers, part, parts
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
-from regard.model import EncoderDecoderConfig, ModelConfig, NormConfig
+from regard.model import AnyModelConfig, EncoderDecoderConfig, NormConfig
 
 _USUAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 _UNREAD = Offset(2)
@@ -34,7 +34,7 @@ def _read(settings: Settings, weights: Weights) -> EncoderDecoderConfig:
     return read_model(settings, weights, position, NormConfig(), shared=True, sizes=(size, size), usual=_USUAL)
 
 
-def _rules(config: ModelConfig) -> list[Rule]:
+def _rules(config: AnyModelConfig) -> list[Rule]:
     return for_layers(layer_rules(config) + INPUTS, config)
 
 

@@ -12,10 +12,10 @@ from regard.interop.huggingface.mapping import Row, Rule, part, parts
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
 from regard.model import (
+    AnyModelConfig,
     EmbeddingConfig,
     EncoderDecoderConfig,
     FeedForwardConfig,
-    ModelConfig,
     NormConfig,
     StackConfig,
 )
@@ -57,7 +57,7 @@ WORDS_OF_BOTH = (Rule(SHARED, ("vocabulary.weight",)),)
 WORDS_OF_EACH = (Rule(ENCODER, ("source_vocabulary.weight",)), Rule(DECODER, ("vocabulary.weight",)))
 
 
-def layer_rules(config: ModelConfig) -> tuple[Rule, ...]:
+def layer_rules(config: AnyModelConfig) -> tuple[Rule, ...]:
     """The rules of both families, before their layers are counted."""
     apart = isinstance(config, EncoderDecoderConfig) and config.source_vocabulary is not None
     return LAYERS + (WORDS_OF_EACH if apart else WORDS_OF_BOTH)

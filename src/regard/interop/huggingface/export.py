@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, models, processors
 from torch import Tensor
 
 from regard.attention import LearnedConfig, SinusoidalConfig
@@ -23,6 +23,15 @@ from regard.config import ConfigError
 from regard.data.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError
 from regard.files import new_folder
+from regard.interop.huggingface.bart import BART
+from regard.interop.huggingface.bert import (
+    BERT,
+    BERT_CLASSIFY,
+    BERT_FILL,
+    BERT_TAG,
+    WORD_BIAS,
+    WORD_BIAS_AGAIN,
+)
 from regard.interop.huggingface.encoder_decoder import DECODER, ENCODER, OUTPUT, SHARED, layer_rules, read_model
 from regard.interop.huggingface.export_settings import (
     POSITIONS,
@@ -30,25 +39,31 @@ from regard.interop.huggingface.export_settings import (
     generation_settings,
     kept_settings,
     no_counterpart,
-    with_ids,
 )
-from regard.interop.huggingface.family import Family
-from regard.interop.huggingface.folder import FAMILIES
-from regard.interop.huggingface.mapping import Rule, for_layers, part, parts
+from regard.interop.huggingface.family import Family, complete
+from regard.interop.huggingface.folder import FAMILIES, describe
+from regard.interop.huggingface.gpt2 import GPT2
+from regard.interop.huggingface.llama import LLAMA
+from regard.interop.huggingface.mapping import Rule, for_layers, part, parts, stacks_of
+from regard.interop.huggingface.marian import MARIAN
+from regard.interop.huggingface.mistral import MISTRAL
+from regard.interop.huggingface.pictures import Preparation, each_channel, write_preparation
+from regard.interop.huggingface.sentence import write_sentence
 from regard.interop.huggingface.settings import Settings
-from regard.interop.huggingface.weights import Weights
+from regard.interop.huggingface.vit import VIT, VIT_CLASSIFY, biases
+from regard.interop.huggingface.weights import HEADS, Weights
 from regard.model import (
+    AnyModelConfig,
+    EncoderConfig,
     EncoderDecoderConfig,
     LanguageModelConfig,
-    ModelConfig,
+    VisionTransformerConfig,
     build_empty,
-    count_parameters,
-    read_config,
+    read_any_config,
 )
 from regard.run import Loaded, find, load, read_facts
 from regard.run.tensors import write_tensors
 
-_BARE_NAMES = ("lm_head.", "final_logits_bias")
 _HALVES = SinusoidalConfig(layout="halves")
 
 
@@ -64,24 +79,34 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     origin = noted if isinstance(noted, dict) else {}
     loaded = load(place)
     family = _family(loaded.config, origin)
+    _check_kinds(family, loaded.config)
     config, tensors = _prepare(family, loaded)
     imported = _imported(origin, family)
     settings = kept_settings(family, origin, config) if imported else WRITERS[family.kind](config)
     settings |= {"architectures": [family.architecture], "model_type": family.kind}
-    generation = dict(origin.get("generation") or {}) if imported else generation_settings(settings, origin)
+    company = dict(origin) if imported else _company(config, settings, origin)
     theirs = _send(family, config, settings, tensors)
-    _check(family, config, with_ids(settings, generation), theirs, place)
+    _leave_out_biases(config, settings, theirs)
+    whole = complete(settings, company)
+    _check(family, config, whole, theirs, place)
     assert not set(tensors) - {name for rule in family.rules(config) for name in rule.ours}, "a tensor was left behind"
     with new_folder(out) as beside:
         _write_json(beside / "config.json", settings)
-        if generation:
-            _write_json(beside / "generation_config.json", generation)
+        for key, name in (("generation", "generation_config.json"), ("preprocessor", "preprocessor_config.json")):
+            if company.get(key):
+                _write_json(beside / name, company[key])
+        if company.get("sentence"):
+            write_sentence(beside, company["sentence"])
         write_tensors(beside / "model.safetensors", _spelled(family, config, theirs))
-        _write_tokenizers(beside, loaded, settings, imported)
-    kind = str(loaded.model.vocabulary.weight.dtype).removeprefix("torch.")
-    company = "without a tokenizer, as the folder has none" if loaded.tokenizer is None else "with its tokenizer"
-    count = count_parameters(loaded.model)
-    return f"exported as {family.architecture} with {count:,} parameters in {kind}, {company}."
+        _write_tokenizers(beside, loaded, whole, imported)
+    return f"exported as {family.architecture} {describe(loaded.model, loaded.tokenizer is not None)}."
+
+
+def _company(config: AnyModelConfig, settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands beside config.json, for a model of our own."""
+    if isinstance(config, VisionTransformerConfig):
+        return {"preprocessor": write_preparation(Preparation(config.size, pixels=config.pixels), config.channels)}
+    return {} if isinstance(config, EncoderConfig) else {"generation": generation_settings(settings, origin)}
 
 
 # Which family
@@ -96,7 +121,7 @@ def _read_pegasus(settings: Settings, weights: Weights) -> EncoderDecoderConfig:
     return EncoderDecoderConfig.read(plain)
 
 
-def _pegasus_rules(config: ModelConfig) -> list[Rule]:
+def _pegasus_rules(config: AnyModelConfig) -> list[Rule]:
     last = parts(part("encoder.layer_norm", "encoder.norm"), part("decoder.layer_norm", "decoder.norm"))
     return for_layers(layer_rules(config) + last, config)
 
@@ -112,17 +137,23 @@ PEGASUS = Family(
 )
 
 
-def _family(config: ModelConfig, origin: Mapping[str, Any]) -> Family:
+def _family(config: AnyModelConfig, origin: Mapping[str, Any]) -> Family:
     """The family a model came from, or the one that is most like it."""
-    known = {family.kind: family for family in (*FAMILIES, PEGASUS)}
-    for family in known.values():
+    for family in (*FAMILIES, PEGASUS):
         if _imported(origin, family):
             return family
-    if isinstance(config, LanguageModelConfig):
-        return known["llama" if config.decoder.norm.kind == "rms" else "gpt2"]
+    match config:
+        case VisionTransformerConfig():
+            return VIT_CLASSIFY if config.classes else VIT
+        case EncoderConfig():
+            return {"fill": BERT_FILL, "classify": BERT_CLASSIFY, "tag": BERT_TAG}.get(config.head.kind, BERT)
+        case LanguageModelConfig():
+            if config.decoder.norm.kind != "rms":
+                return GPT2
+            return LLAMA if config.decoder.attention.pattern == "full" else MISTRAL
     if config.decoder.order != "post":
         return PEGASUS
-    return known["bart" if isinstance(config.position, LearnedConfig) else "marian"]
+    return BART if isinstance(config.position, LearnedConfig) else MARIAN
 
 
 def _imported(origin: Mapping[str, Any], family: Family) -> bool:
@@ -130,8 +161,17 @@ def _imported(origin: Mapping[str, Any], family: Family) -> bool:
     return theirs and origin.get("architecture") == family.architecture
 
 
+def _check_kinds(family: Family, config: AnyModelConfig) -> None:
+    """Refuse what none of their families here has in any layer: latents, experts."""
+    for name, stack in stacks_of(config).items():
+        kinds = (("attention", stack.attention.kind, "heads"), ("feed_forward", stack.feed_forward.kind, "dense"))
+        for place, kind, usual in kinds:
+            if kind != usual:
+                raise no_counterpart(f"{name}.{place}.kind", kind, family.name, f"; there it is always {usual!r}")
+
+
 def _check(
-    family: Family, config: ModelConfig, settings: dict[str, Any], theirs: dict[str, Tensor], place: Path
+    family: Family, config: AnyModelConfig, settings: dict[str, Any], theirs: dict[str, Tensor], place: Path
 ) -> None:
     """Read what was written as an import would, and refuse the model if another one would come back."""
     weights = Weights([], family.prefix)
@@ -148,17 +188,16 @@ def _check(
         raise no_counterpart(key, ours.get(key), family.name, f"; there it is always {others.get(key)!r}")
 
 
-def _sized(config: ModelConfig) -> dict[str, Any]:
+def _sized(config: AnyModelConfig) -> dict[str, Any]:
     """The settings that make up what a model computes, with widths that were left out filled in."""
     plain = config.plain()
-    stacks = {"decoder": config.decoder}
-    if isinstance(config, EncoderDecoderConfig):
-        stacks["encoder"] = config.encoder
-    for name, stack in stacks.items():
+    for name, stack in stacks_of(config).items():
         sizes = stack.attention.sizes(config.width)
         widths = {"key_heads": sizes.key_heads, "head_width": sizes.head_width, "value_width": sizes.value_width}
         plain[name]["attention"] |= widths
         plain[name]["norm"]["bias"] |= stack.norm.kind == "rms"  # which has none either way
+    if isinstance(config, VisionTransformerConfig):
+        plain["pixels"] = {key: each_channel(value, config.channels) for key, value in plain["pixels"].items()}
     return plain
 
 
@@ -176,19 +215,21 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Weights
 
 
-def _prepare(family: Family, loaded: Loaded) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The same model as one with every bias (the new ones are zero) and with sinusoids in halves."""
+def _prepare(family: Family, loaded: Loaded) -> tuple[AnyModelConfig, dict[str, Tensor]]:
+    """The same model as one with every bias and some segment (the new ones are zero), and with sinusoids in halves."""
     config, tensors = loaded.config, dict(loaded.model.state_dict())
     plain = config.plain()
-    if family.kind != "llama":  # whose settings say which biases there are
+    if family.kind not in ("llama", "mistral"):  # whose settings say which biases there are
         _set_biases(plain)
+    if family.kind == "bert":
+        plain["segments"] = max(1, plain["segments"])
     if isinstance(config.position, SinusoidalConfig) and config.position.layout == "interleaved":
         order = torch.cat((torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)))
         if config.position.join == "add":
             tensors = {name: _reorder(name, tensor, order) for name, tensor in tensors.items()}
             plain["position"]["layout"] = "halves"
-    full = read_config(plain)
-    kind = loaded.model.vocabulary.weight.dtype
+    full = read_any_config(plain)
+    kind = next(loaded.model.parameters()).dtype
     for name, tensor in build_empty(full).state_dict().items():
         if name not in tensors:
             tensors[name] = torch.zeros(tensor.shape, dtype=kind)
@@ -215,12 +256,12 @@ def _reorder(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def _send(
-    family: Family, config: ModelConfig, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    family: Family, config: AnyModelConfig, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Their tensors, made from ours."""
     theirs: dict[str, Tensor] = {}
     for rule in family.rules(config):
-        if rule.ours[0] in tensors:
+        if all(name in tensors for name in rule.ours):
             theirs[rule.theirs] = rule.change.send([tensors[name] for name in rule.ours])
     shares = settings.get("share_encoder_decoder_embeddings") is not False
     if isinstance(config, EncoderDecoderConfig) and shares and not (config.tie and config.source_vocabulary is None):
@@ -229,10 +270,21 @@ def _send(
         words_of = {SHARED: words, DECODER: words, ENCODER: words if source is None else source}
         theirs |= {name: tensor.clone() for name, tensor in words_of.items()}
         theirs |= {OUTPUT: words.clone()} if config.tie else {}
+    if WORD_BIAS in theirs and settings.get("tie_word_embeddings") is False:
+        theirs[WORD_BIAS_AGAIN] = theirs[WORD_BIAS].clone()
     return theirs
 
 
-def _spelled(family: Family, config: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _leave_out_biases(config: AnyModelConfig, settings: dict[str, Any], theirs: dict[str, Tensor]) -> None:
+    """Of a ViT that came without biases on queries, keys and values, unless they are no longer zero."""
+    if settings.get("qkv_bias") is False:
+        names = biases(stacks_of(config)["encoder"].layers)
+        settings["qkv_bias"] = any(bool(theirs[name].any()) for name in names)
+        for name in () if settings["qkv_bias"] else names:
+            del theirs[name]
+
+
+def _spelled(family: Family, config: AnyModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under the names of a whole model, with what a file has and a model of ours does not."""
     whole = dict(theirs)
     if family is PEGASUS:
@@ -240,7 +292,8 @@ def _spelled(family: Family, config: ModelConfig, theirs: Mapping[str, Tensor]) 
         whole |= {f"{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
     if isinstance(config, EncoderDecoderConfig) and "final_logits_bias" not in whole:
         whole["final_logits_bias"] = torch.zeros(1, config.vocabulary, dtype=next(iter(theirs.values())).dtype)
-    return {name if name.startswith(_BARE_NAMES) else family.prefix + name: tensor for name, tensor in whole.items()}
+    alone = family.architecture == family.bare  # without a head, so that nothing has to be told from it
+    return {name if alone or name.startswith(HEADS) else family.prefix + name: one for name, one in whole.items()}
 
 
 # Tokenizer
@@ -268,13 +321,16 @@ def _write_tokenizer(folder: Path, given: Tokenizer, settings: Mapping[str, Any]
         facts["split_special_tokens"] = True  # what a person types is plain text
         if settings.get("is_encoder_decoder"):
             facts["model_max_length"] = settings["max_position_embeddings"]
-    for role, key in (("pad_token", "pad_token_id"), ("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
-        number = settings.get(key)
+    if settings["model_type"] == "bert":
+        facts["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    for role in ("pad_token", "bos_token", "eos_token", "mask_token", "sep_token", "cls_token"):
+        number = settings.get(f"{role}_id")
         number = number[0] if isinstance(number, list) and number else number
         name = tokenizer.id_to_token(number) if type(number) is int and number >= 0 else None
         if name is not None:
             facts[role] = name
-    unknown = SPECIAL_NAMES["unknown"]
+    word_pieces = isinstance(tokenizer.model, models.WordPiece)
+    unknown = tokenizer.model.unk_token if word_pieces else SPECIAL_NAMES["unknown"]
     if tokenizer.token_to_id(unknown) is not None:
         facts["unk_token"] = unknown
     if settings.get("is_encoder_decoder") and tokenizer.post_processor is None and "eos_token" in facts:

@@ -1,13 +1,22 @@
 """A config of ours as settings of a family of transformers: what config.json and generation_config.json say."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from regard.attention import LearnedConfig, RotaryConfig
+from regard.attention import LearnedConfig, RotaryConfig, Sliding, read_pattern
 from regard.attention.rotary import AnyScaling
 from regard.errors import UserError
 from regard.interop.huggingface.family import ACTIVATIONS, GATED_ACTIVATIONS, Family
-from regard.model import EncoderDecoderConfig, ModelConfig
+from regard.interop.huggingface.mapping import stacks_of
+from regard.model import (
+    AnyModelConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    EncoderTokensConfig,
+    FillConfig,
+    LanguageModelConfig,
+    VisionTransformerConfig,
+)
 from regard.model.feed_forward import Activation
 
 POSITIONS = 1024
@@ -16,9 +25,9 @@ LONGEST = 256
 """Tokens at which their search gives up; ours goes by the length of the source, which their settings cannot say."""
 
 
-def kept_settings(family: Family, origin: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+def kept_settings(family: Family, origin: Mapping[str, Any], config: AnyModelConfig) -> dict[str, Any]:
     """The settings a model was imported with, less what the import has settled in its weights."""
-    kept = {**origin["config"], "tie_word_embeddings": config.tie}
+    kept = {**origin["config"], **_tied(config)}
     if "scale_attn_by_inverse_layer_idx" in kept:
         kept["scale_attn_by_inverse_layer_idx"] = False
     if family.kind == "marian":
@@ -26,32 +35,41 @@ def kept_settings(family: Family, origin: Mapping[str, Any], config: ModelConfig
     return kept
 
 
-def with_ids(settings: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as an import reads them: special ids may stand in generation_config.json alone."""
-    ids = {key: value for key, value in generation.items() if key.endswith("_token_id") and settings.get(key) is None}
-    return {**settings, **ids}
+def _tied(config: AnyModelConfig) -> dict[str, Any]:
+    """Whether words are scored by the vectors they are looked up in, of a model that scores words."""
+    if isinstance(config, EncoderDecoderConfig | LanguageModelConfig):
+        return {"tie_word_embeddings": config.tie}
+    if isinstance(config, EncoderConfig) and isinstance(config.head, FillConfig):
+        return {"tie_word_embeddings": config.head.tie}
+    return {}
 
 
-def _tokens(config: ModelConfig) -> dict[str, Any]:
+def _tokens(config: AnyModelConfig) -> dict[str, Any]:
+    if isinstance(config, VisionTransformerConfig):
+        return {}
     tokens = config.tokens
     ids = {"pad_token_id": tokens.padding, "bos_token_id": tokens.start, "eos_token_id": tokens.end}
-    return ids | ({"decoder_start_token_id": tokens.start} if isinstance(config, EncoderDecoderConfig) else {})
+    if isinstance(config, EncoderDecoderConfig):
+        ids["decoder_start_token_id"] = tokens.start
+    if isinstance(tokens, EncoderTokensConfig):
+        ids |= {"mask_token_id": tokens.mask, "sep_token_id": tokens.separator, "cls_token_id": tokens.classify}
+    return ids
 
 
-def _name(known: Mapping[str, Activation], config: ModelConfig, family: str) -> str:
-    activation = config.decoder.feed_forward.activation
+def _name(known: Mapping[str, Activation], config: AnyModelConfig, family: str) -> str:
+    side, stack = next(iter(stacks_of(config).items()))
     for name, ours in known.items():
-        if ours == activation:
+        if ours == stack.feed_forward.activation:
             return name
-    raise no_counterpart("decoder.feed_forward.activation", activation, family)
+    raise no_counterpart(f"{side}.feed_forward.activation", stack.feed_forward.activation, family)
 
 
-def _common(config: ModelConfig) -> dict[str, Any]:
+def _common(config: AnyModelConfig) -> dict[str, Any]:
     # Ours computes in float32 whatever its file holds; without this key theirs would go by the file.
-    return {"dtype": "float32", "tie_word_embeddings": config.tie, **_tokens(config)}
+    return {"dtype": "float32", **_tied(config), **_tokens(config)}
 
 
-def _translator(config: ModelConfig, family: str) -> dict[str, Any]:
+def _translator(config: AnyModelConfig, family: str) -> dict[str, Any]:
     assert isinstance(config, EncoderDecoderConfig)
     position, stacks = config.position, {"encoder": config.encoder, "decoder": config.decoder}
     settings = _common(config) | {
@@ -73,19 +91,20 @@ def _translator(config: ModelConfig, family: str) -> dict[str, Any]:
     return settings
 
 
-def _write_pegasus(config: ModelConfig) -> dict[str, Any]:
+def _write_pegasus(config: AnyModelConfig) -> dict[str, Any]:
     size = getattr(config, "source_vocabulary", None)
     if size is not None:
         raise no_counterpart("source_vocabulary", size, "Pegasus", "; there both sides share one vocabulary")
     return _translator(config, "Pegasus")
 
 
-def _write_marian(config: ModelConfig) -> dict[str, Any]:
+def _write_marian(config: AnyModelConfig) -> dict[str, Any]:
     return _translator(config, "Marian") | _marian_words(config)
 
 
-def _marian_words(config: ModelConfig) -> dict[str, Any]:
-    source = getattr(config, "source_vocabulary", None)
+def _marian_words(config: AnyModelConfig) -> dict[str, Any]:
+    assert isinstance(config, EncoderDecoderConfig)
+    source = config.source_vocabulary
     return {
         "vocab_size": source or config.vocabulary,
         "decoder_vocab_size": config.vocabulary,
@@ -93,7 +112,8 @@ def _marian_words(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _write_gpt2(config: ModelConfig) -> dict[str, Any]:
+def _write_gpt2(config: AnyModelConfig) -> dict[str, Any]:
+    assert isinstance(config, LanguageModelConfig)
     stack, position = config.decoder, config.position
     return _common(config) | {
         "vocab_size": config.vocabulary,
@@ -111,7 +131,8 @@ def _write_gpt2(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _write_llama(config: ModelConfig) -> dict[str, Any]:
+def _write_llama(config: AnyModelConfig) -> dict[str, Any]:
+    assert isinstance(config, LanguageModelConfig)
     stack, position = config.decoder, config.position
     sizes = stack.attention.sizes(config.width)
     rotary = position if isinstance(position, RotaryConfig) else RotaryConfig()
@@ -131,6 +152,61 @@ def _write_llama(config: ModelConfig) -> dict[str, Any]:
         "max_position_embeddings": getattr(rotary.scaling, "trained", 2048),
         "rope_parameters": {"rope_theta": rotary.base, **_scaling(rotary.scaling)},
     }
+
+
+def _write_mistral(config: AnyModelConfig) -> dict[str, Any]:
+    assert isinstance(config, LanguageModelConfig)
+    pattern = read_pattern(config.decoder.attention.pattern)
+    window = pattern.window if isinstance(pattern, Sliding) else None
+    return _write_llama(config) | {"sliding_window": window}
+
+
+def _write_bert(config: AnyModelConfig) -> dict[str, Any]:
+    assert isinstance(config, EncoderConfig)
+    stack, position = config.encoder, config.position
+    return _common(config) | {
+        "vocab_size": config.vocabulary,
+        "hidden_size": config.width,
+        "num_hidden_layers": stack.layers,
+        "num_attention_heads": stack.attention.heads,
+        "intermediate_size": stack.feed_forward.hidden,
+        "hidden_act": _name(ACTIVATIONS, config, "BERT"),
+        "layer_norm_eps": stack.norm.epsilon,
+        "max_position_embeddings": position.limit if isinstance(position, LearnedConfig) else POSITIONS,
+        "position_embedding_type": "absolute",
+        "type_vocab_size": config.segments,
+        "hidden_dropout_prob": stack.dropout,
+        "attention_probs_dropout_prob": stack.attention.dropout,
+        **_labels(config.labels),
+    }
+
+
+def _write_vit(config: AnyModelConfig) -> dict[str, Any]:
+    assert isinstance(config, VisionTransformerConfig)
+    stack = config.encoder
+    named = {"num_labels": config.classes} if isinstance(config.classes, int) else _labels(config.labels)
+    return _common(config) | {
+        "image_size": config.image if isinstance(config.image, int) else list(config.image),
+        "patch_size": config.patch,
+        "num_channels": config.channels,
+        "hidden_size": config.width,
+        "num_hidden_layers": stack.layers,
+        "num_attention_heads": stack.attention.heads,
+        "intermediate_size": stack.feed_forward.hidden,
+        "hidden_act": _name(ACTIVATIONS, config, "ViT"),
+        "layer_norm_eps": stack.norm.epsilon,
+        "pooler_output_size": config.representation or config.width,
+        "hidden_dropout_prob": stack.dropout,
+        "attention_probs_dropout_prob": stack.attention.dropout,
+        **(named if config.classes else {}),
+    }
+
+
+def _labels(names: Sequence[str]) -> dict[str, Any]:
+    if not names:
+        return {}
+    numbered = {str(number): name for number, name in enumerate(names)}
+    return {"id2label": numbered, "label2id": {name: int(number) for number, name in numbered.items()}}
 
 
 def _scaling(scaling: AnyScaling | None) -> dict[str, Any]:
@@ -153,12 +229,15 @@ def _scaling(scaling: AnyScaling | None) -> dict[str, Any]:
     return {"rope_type": {"long": "longrope", "band": "llama3"}.get(kind, kind), **theirs}
 
 
-WRITERS: dict[str, Callable[[ModelConfig], dict[str, Any]]] = {
+WRITERS: dict[str, Callable[[AnyModelConfig], dict[str, Any]]] = {
     "pegasus": _write_pegasus,
     "marian": _write_marian,
     "bart": lambda config: _translator(config, "BART"),
     "gpt2": _write_gpt2,
     "llama": _write_llama,
+    "mistral": _write_mistral,
+    "bert": _write_bert,
+    "vit": _write_vit,
 }
 """How a family's settings are written from a config of ours, by their model_type."""
 

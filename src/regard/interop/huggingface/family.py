@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from regard.interop.huggingface.mapping import Rule
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
-from regard.model import ModelConfig, TokensConfig
+from regard.model import AnyModelConfig, TokensConfig
 from regard.model.feed_forward import Activation
 
 
@@ -25,15 +26,22 @@ class Family:
     kind: str
     """Their `model_type`."""
     architecture: str
-    bare: str
-    """Their name for the model without its head. Where words are tied, a file of that kind lacks nothing."""
+    bare: str | None
+    """Their name for the model without its head, where a file of that kind can be this one: it lacks nothing if words
+    are tied, or there is no head here either.
+    """
     prefix: str
     """What most files put before the names of the model without its head, and some leave out."""
-    read: Callable[[Settings, Weights], ModelConfig]
-    rules: Callable[[ModelConfig], list[Rule]]
+    read: Callable[[Settings, Weights], AnyModelConfig]
+    rules: Callable[[AnyModelConfig], list[Rule]]
     harmless: tuple[str, ...] = ()
     """Patterns of names that old versions stored and nobody reads."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Patterns of names as other versions spell them, each with the spelling that the rules have."""
 
+
+TOKENS = tuple(f"{role}_token_id" for role in ("bos", "eos", "pad", "decoder_start", "mask", "sep", "cls"))
+"""Keys of ids with a meaning of their own."""
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -69,13 +77,43 @@ def tokens(settings: Settings, vocabulary: int, start: str, usual: Mapping[str, 
     """
 
     def first(*keys: str) -> int | None:
-        for key in keys:
-            given = settings.ids(key) if key in settings.values else [usual[key]] if key in usual else []
-            if given:
-                return given[0] if 0 <= given[0] < vocabulary else None
-        return None
+        return token_id(settings, vocabulary, usual, *keys)
 
     return TokensConfig(padding=first("pad_token_id"), start=first(start, "bos_token_id"), end=first("eos_token_id"))
+
+
+def token_id(settings: Settings, vocabulary: int, usual: Mapping[str, int], *keys: str) -> int | None:
+    """The id that the first of these keys with anything to say gives, if the vocabulary reaches it."""
+    for key in keys:
+        given = settings.ids(key) if key in settings.values else [usual[key]] if key in usual else []
+        if given:
+            return given[0] if 0 <= given[0] < vocabulary else None
+    return None
+
+
+def labels(settings: Settings) -> tuple[str, ...]:
+    """The names of what a model tells apart. Where the settings name none, there are `num_labels` (usually two), and
+    they are called as transformers calls them.
+    """
+    table = settings.table("id2label")
+    if table is None:
+        return tuple(f"LABEL_{number}" for number in range(settings.whole("num_labels", 2)))
+    names = [table.values.get(str(number)) for number in range(len(table.values))]
+    if not all(isinstance(name, str) for name in names):
+        raise settings.wrong("id2label", f"a table with a name for each number from 0 to {len(names) - 1}")
+    return tuple(str(name) for name in names)
+
+
+def complete(given: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as a family reads them, with what else a folder says of its model (`origin`, as an import notes it).
+
+    Special ids may stand in generation_config.json alone, or be known to the tokenizer only (`special`); how pictures
+    are prepared has a file of its own (`preprocessor`).
+    """
+    known = {**(origin.get("special") or {}), **(origin.get("generation") or {})}
+    ids = {key: number for key, number in known.items() if key in TOKENS and number is not None}
+    whole = {**ids, **{key: value for key, value in given.items() if key not in ids or value is not None}}
+    return {**whole, "preprocessor": origin.get("preprocessor")}
 
 
 def same(one: Tensor, other: Tensor) -> bool:

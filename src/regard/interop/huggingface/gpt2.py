@@ -9,10 +9,10 @@ from regard.interop.huggingface.mapping import Joined, Rule, Transposed, for_lay
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
 from regard.model import (
+    AnyModelConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     LanguageModelConfig,
-    ModelConfig,
     NormConfig,
     StackConfig,
 )
@@ -82,7 +82,7 @@ def _slow_queries(weights: Weights, layers: int, width: int) -> None:
             weights.put(name, joined)
 
 
-def _rules(config: ModelConfig) -> list[Rule]:
+def _rules(config: AnyModelConfig) -> list[Rule]:
     return for_layers(RULES, config)
 
 

@@ -1,4 +1,7 @@
-"""Llama (`LlamaForCausalLM`): pre-norm with RMSNorm, rotary positions, grouped queries, a gated feed-forward."""
+"""Llama (`LlamaForCausalLM`): pre-norm with RMSNorm, rotary positions, grouped queries, a gated feed-forward.
+
+Mistral has the same layers under the same names, so it is read by the same function.
+"""
 
 from regard.attention import HeadsConfig, RotaryConfig
 from regard.interop.huggingface.family import GATED_ACTIVATIONS, Family, settle_output, tokens
@@ -7,10 +10,10 @@ from regard.interop.huggingface.rope import read_rotary
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
 from regard.model import (
+    AnyModelConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     LanguageModelConfig,
-    ModelConfig,
     NormConfig,
     StackConfig,
 )
@@ -36,9 +39,16 @@ RULES = parts(
     part(f"{_THEIRS}.mlp.up_proj", f"{_WIDEN}.widen"),
     part(f"{_THEIRS}.mlp.down_proj", f"{_WIDEN}.narrow"),
 )
+FREQUENCIES = r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
+"""What old versions stored of rotary positions, though it is computed."""
 
 
-def _read(settings: Settings, weights: Weights) -> LanguageModelConfig:
+def read_model(
+    settings: Settings, weights: Weights, *, key_heads: int, biases: bool, pattern: str = "full"
+) -> LanguageModelConfig:
+    """Our config. `key_heads`: how many there are; `biases`: whether the settings may ask for some; `pattern`: what a
+    token sees of those before it.
+    """
     # pretraining_tp only says in how many pieces a product was computed; the result is the same.
     width, heads, vocabulary = (settings.whole(key) for key in ("hidden_size", "num_attention_heads", "vocab_size"))
     base, scaling = read_rotary(settings)
@@ -46,15 +56,16 @@ def _read(settings: Settings, weights: Weights) -> LanguageModelConfig:
         layers=settings.whole("num_hidden_layers"),
         attention=HeadsConfig(
             heads=heads,
-            key_heads=settings.whole("num_key_value_heads", heads),
+            key_heads=key_heads,
             head_width=settings.whole("head_dim") if settings.has("head_dim") else None,
-            bias=settings.flag("attention_bias", False),
+            pattern=pattern,
+            bias=biases and settings.flag("attention_bias", False),
             dropout=settings.number("attention_dropout", 0.0),
         ),
         feed_forward=FeedForwardConfig(
             hidden=settings.whole("intermediate_size"),
             activation=settings.choice("hidden_act", GATED_ACTIVATIONS, "silu"),
-            bias=settings.flag("mlp_bias", False),
+            bias=biases and settings.flag("mlp_bias", False),
         ),
         norm=NormConfig(kind="rms", epsilon=settings.number("rms_norm_eps", 1e-6)),
         dropout=0.0,
@@ -70,8 +81,13 @@ def _read(settings: Settings, weights: Weights) -> LanguageModelConfig:
     )
 
 
-def _rules(config: ModelConfig) -> list[Rule]:
+def rules(config: AnyModelConfig) -> list[Rule]:
     return for_layers(RULES, config)
+
+
+def _read(settings: Settings, weights: Weights) -> LanguageModelConfig:
+    heads = settings.whole("num_attention_heads")
+    return read_model(settings, weights, key_heads=settings.whole("num_key_value_heads", heads), biases=True)
 
 
 LLAMA = Family(
@@ -81,6 +97,6 @@ LLAMA = Family(
     bare="LlamaModel",
     prefix="model.",
     read=_read,
-    rules=_rules,
-    harmless=(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
+    rules=rules,
+    harmless=(FREQUENCIES,),
 )

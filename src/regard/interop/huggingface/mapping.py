@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.interop.huggingface.weights import Weights
-from regard.model import EncoderDecoderConfig, ModelConfig
+from regard.model import AnyModelConfig, EncoderDecoderConfig, LanguageModelConfig, StackConfig
 
 
 class Change:
@@ -66,14 +66,33 @@ class Offset(Change):
         return torch.cat((ours[0].new_zeros(self.rows, *ours[0].shape[1:]), ours[0]))
 
 
+@dataclass(frozen=True)
 class Row(Change):
-    """They store a vector as a matrix of one row."""
+    """They store a tensor as the only one of a larger: a vector as a matrix of one row."""
+
+    times: int = 1
 
     def bring(self, theirs: Tensor) -> tuple[Tensor, ...]:
-        return (theirs[0].clone(),)
+        return (theirs[(0,) * self.times].clone(),)
 
     def send(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0][None]
+        return ours[0][(None,) * self.times]
+
+
+@dataclass(frozen=True)
+class Squares(Change):
+    """They store the weights of a convolution, (out, channels, side, side); a product with whole patches has them as
+    (out, channels · side · side).
+    """
+
+    channels: int
+    side: int
+
+    def bring(self, theirs: Tensor) -> tuple[Tensor, ...]:
+        return (theirs.flatten(1),)
+
+    def send(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].view(-1, self.channels, self.side, self.side)
 
 
 @dataclass(frozen=True)
@@ -103,11 +122,19 @@ def parts(*groups: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return tuple(rule for group in groups for rule in group)
 
 
-def for_layers(rules: Iterable[Rule], config: ModelConfig) -> list[Rule]:
+def stacks_of(config: AnyModelConfig) -> dict[str, StackConfig]:
+    """The stacks of a model, by their names."""
+    stacks = {}
+    if isinstance(config, EncoderDecoderConfig | LanguageModelConfig):
+        stacks["decoder"] = config.decoder
+    if not isinstance(config, LanguageModelConfig):
+        stacks["encoder"] = config.encoder
+    return stacks
+
+
+def for_layers(rules: Iterable[Rule], config: AnyModelConfig) -> list[Rule]:
     """The rules of a whole model: those of a layer repeated for each one the config has."""
-    stacks = {"decoder": config.decoder.layers}
-    if isinstance(config, EncoderDecoderConfig):
-        stacks["encoder"] = config.encoder.layers
+    stacks = {name: stack.layers for name, stack in stacks_of(config).items()}
     every = []
     for rule in rules:
         stack = next((name for name in stacks if f"{{{name}}}" in rule.theirs), None)

@@ -13,7 +13,7 @@ from regard.interop.huggingface.family import Family
 from regard.interop.huggingface.mapping import Rule, for_layers
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
-from regard.model import EncoderDecoderConfig, ModelConfig
+from regard.model import AnyModelConfig, EncoderDecoderConfig
 
 _POSITION = SinusoidalConfig(layout="halves")
 _USUAL = {"pad_token_id": 58100, "decoder_start_token_id": 58100, "eos_token_id": 0}
@@ -33,7 +33,7 @@ def _read(settings: Settings, weights: Weights) -> EncoderDecoderConfig:
     return read_model(settings, weights, _POSITION, None, shared=shared, sizes=(source, target), usual=_USUAL)
 
 
-def _rules(config: ModelConfig) -> list[Rule]:
+def _rules(config: AnyModelConfig) -> list[Rule]:
     return for_layers(layer_rules(config), config)
 
 

@@ -44,6 +44,14 @@ class Settings:
             raise self.wrong(key, "a list of numbers")
         return tuple(float(value) for value in values)
 
+    def sides(self, key: str, default: int | None = None) -> tuple[int, int]:
+        """Height and width: a whole number for both, or a list of two; required where there is no default."""
+        value = self._value(key, default, "a whole number or a list of two")
+        pair = [value, value] if type(value) is int else value
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
+            raise self.wrong(key, "a whole number of at least 1 or a list of two")
+        return pair[0], pair[1]
+
     def flag(self, key: str, default: bool) -> bool:
         value = self._value(key, default, "true or false")
         if not isinstance(value, bool):
@@ -72,7 +80,7 @@ class Settings:
             raise self.wrong(key, "a table")
         return Settings(value, f"{self.where}: {key}") if value else None
 
-    def must_be(self, key: str, expected: bool | float, why: str) -> None:
+    def must_be(self, key: str, expected: bool | float | str, why: str) -> None:
         """Refuse an option that has another value than the only one there is a part for."""
         if self.has(key) and self.values[key] != expected:
             wanted = str(expected).lower() if isinstance(expected, bool) else expected

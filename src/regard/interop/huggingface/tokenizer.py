@@ -3,15 +3,20 @@
     tokenizer.json                          taken as it is
     source.spm + target.spm + vocab.json    Marian: a tokenizer for each side
     vocab.json + merges.txt                 byte-level BPE: GPT-2, BART
-    tokenizer.model                         sentencepiece: Llama
+    tokenizer.model                         sentencepiece: Llama, Mistral
+    vocab.txt                               WordPiece: BERT
+
+How long a text may be, and what short ones are filled up with, is asked for with each text in their library, whatever
+tokenizer.json says of it; so it is taken out.
 
 A folder with none of these has no tokenizer; one with half a set is refused.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import UserError
 from regard.interop.huggingface.pieces import Pieces, as_tokenizer, dress, hide, read_pieces, unigram_scores
@@ -33,27 +38,54 @@ _BART_WORDS = {
     "pad_token": AddedToken("<pad>", normalized=False),
     "mask_token": AddedToken("<mask>", lstrip=True, normalized=False),
 }
+_BERT_WORDS = {
+    role: AddedToken(text, normalized=False)
+    for role, text in {
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    }.items()
+}
 """Special words where the folder does not say otherwise, by the part they play."""
 
 
 def read_tokenizers(directory: Path, kind: str) -> Pair:
     """The tokenizers of a folder with a model of this `kind` (their model_type)."""
     if (directory / "tokenizer.json").is_file():
-        return _read_as_it_is(directory / "tokenizer.json"), None
+        tokenizer = _read_as_it_is(directory / "tokenizer.json")
+        if kind == "bert":
+            _let_settings_decide(tokenizer, _given(directory))
+        return tokenizer, None
     if kind == "marian":
         return _marian(directory)
     if _complete(directory, "merges.txt", "vocab.json"):
         return _byte_level(directory, wrapped=kind == "bart"), None
     if (directory / "tokenizer.model").is_file():
         return _sentencepiece(directory), None
+    if kind == "bert" and (directory / "vocab.txt").is_file():
+        return _word_pieces(directory), None
     return None, None
+
+
+def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of BERT's special words, by their keys in settings; those the vocabulary lacks are left out."""
+    words = _special(_given(directory), _BERT_WORDS)
+    found = {
+        f"{role}_id": tokenizer.token_to_id(str(words[role].content)) for role in _BERT_WORDS if role != "unk_token"
+    }
+    return {key: number for key, number in found.items() if number is not None}
 
 
 def _read_as_it_is(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{path} is not a tokenizer that can be read ({error}); fetch it again.") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _complete(directory: Path, *names: str) -> bool:
@@ -158,6 +190,61 @@ def _sentencepiece(directory: Path) -> Tokenizer:
     _add(tokenizer, directory, given, special)
     _frame(tokenizer, given, special, start=True)
     return tokenizer
+
+
+def _word_pieces(directory: Path) -> Tokenizer:
+    """BERT's tokenizer: words are cut into the longest pieces there are, [CLS] stands before a text and [SEP] behind.
+
+    Of a pair the second text and the [SEP] behind it belong to the second segment.
+    """
+    path = directory / "vocab.txt"
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); fetch it again from where the model came from.") from None
+    ids = {text: number for number, text in enumerate(lines[:-1] if lines[-1] == "" else lines)}
+    given = _given(directory)
+    special = _special(given, _BERT_WORDS)
+    unknown, start, end = (str(special[role].content) for role in ("unk_token", "cls_token", "sep_token"))
+    numbers = {text: _need(ids, text, path) for text in (unknown, start, end)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    tokenizer.normalizer = _bert_normalizer(given, {})
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    _add(tokenizer, directory, given, special)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start}:0 $A:0 {end}:0",
+        pair=f"{start}:0 $A:0 {end}:0 $B:1 {end}:1",
+        special_tokens=[(text, numbers[text]) for text in (start, end)],
+    )
+    return tokenizer
+
+
+def _let_settings_decide(tokenizer: Tokenizer, given: dict[str, Any]) -> None:
+    """Where tokenizer_config.json says otherwise than tokenizer.json how BERT's text is cleaned, it is the one read,
+    unless it names a class that takes tokenizer.json as it is.
+    """
+    plain = given.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    if isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and not plain:
+        tokenizer.normalizer = _bert_normalizer(given, json.loads(tokenizer.to_str())["normalizer"])
+
+
+def _bert_normalizer(given: dict[str, Any], noted: dict[str, Any]) -> normalizers.Normalizer:
+    """By the folder's settings; what they leave out as `noted` in a tokenizer.json, or as is usual."""
+    lower, accents, chinese = (
+        given.get(key, noted.get(name, usual))
+        for key, name, usual in (
+            ("do_lower_case", "lowercase", True),
+            ("strip_accents", "strip_accents", None),  # where it is not said: with lower case
+            ("tokenize_chinese_chars", "handle_chinese_chars", True),
+        )
+    )
+    return normalizers.BertNormalizer(
+        clean_text=noted.get("clean_text") is not False,
+        handle_chinese_chars=chinese is not False,
+        strip_accents=accents if isinstance(accents, bool) else None,
+        lowercase=lower is not False,
+    )
 
 
 def _given(directory: Path) -> dict[str, Any]:

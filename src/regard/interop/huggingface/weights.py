@@ -19,14 +19,19 @@ from regard.errors import UserError
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _OTHERS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "*.bin", "*.h5", "*.msgpack")
+HEADS = ("lm_head.", "final_logits_bias", "cls.", "classifier.")
+"""How the names begin of what stands on a model, before which no prefix is put."""
 _NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Weights:
-    """The tensors of a model, under their names without the prefix that some files have and some lack."""
+    """The tensors of a model, under their names without the prefix that some files have and some lack, and in one of
+    several spellings (`renames`: patterns of others, and what they are instead).
+    """
 
-    def __init__(self, files: Iterable[Path], prefix: str) -> None:
+    def __init__(self, files: Iterable[Path], prefix: str, renames: Iterable[tuple[str, str]] = ()) -> None:
         self.prefix = prefix
+        renames = list(renames)
         self._tensors: dict[str, Tensor] = {}
         self._spelled: dict[str, str] = {}
         self._files: dict[str, Path] = {}
@@ -34,6 +39,8 @@ class Weights:
         for path in self.files:
             for spelled, tensor in _load(path).items():
                 name = spelled.removeprefix(prefix)
+                for pattern, usual in renames:
+                    name = re.sub(pattern, usual, name)
                 if name in self._tensors:
                     raise UserError(
                         f"{path} holds the tensor {spelled}, which is also there as {self._spelled[name]}; "
@@ -82,7 +89,7 @@ class Weights:
         if name in self._spelled:
             return self._spelled[name]
         prefixed = any(spelled.startswith(self.prefix) for spelled in self._spelled.values())
-        return f"{self.prefix}{name}" if prefixed and not name.startswith(("lm_head", "final_logits")) else name
+        return f"{self.prefix}{name}" if prefixed and not name.startswith(HEADS) else name
 
     def place(self, name: str) -> Path:
         """The file a tensor is in, or the folder where it would be looked for."""
@@ -108,15 +115,25 @@ def find_files(directory: Path, architecture: str) -> list[Path]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds a table."""
+    values = parse_json(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path} should hold a table of settings, but holds a {type(values).__name__}.")
+    return values
+
+
+def read_if_there(path: Path) -> dict[str, Any]:
+    """A JSON file that holds a table; an empty one where there is no file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def parse_json(path: Path) -> Any:
+    """What a JSON file holds."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); fetch it again from where the model came from.") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} should hold a table of settings, but holds a {type(values).__name__}.")
-    return values
 
 
 def _shards(index: Path) -> list[Path]:
