@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from regard.attention import HeadsConfig
+from regard.attention import HeadsConfig, LatentConfig, RotaryConfig
+from regard.attention.kinds import AnyAttention
 from regard.cost import HARDWARE, Cost, Work, estimate, workspace_bytes
 from regard.cost.slide import Answer, answer, slide_model, slide_parameters
 from regard.cost.words import between, short
@@ -15,6 +16,7 @@ from regard.model import FeedForwardConfig, LanguageModelConfig, StackConfig, re
 from regard.task import read_recipe
 from regard.task.training import likely_cost
 from tests.cost.test_estimate import PIECES, measured_peak
+from tests.model.small_models import SAMPLES
 from tests.task.small import command
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,24 @@ def length_rows() -> list[str]:
                 f"{short(length * full.cache_bytes_per_token[0])}B",
             )
         )
+    return rows
+
+
+CACHED: dict[str, AnyAttention] = {
+    "12, each with its own keys and values": HeadsConfig(heads=12),
+    "12 in 4 groups": HeadsConfig(heads=12, key_heads=4),
+    "12 that share a latent of 128 and a turned key of 32": LatentConfig(heads=12, latent=128, rotary_width=32),
+    "12 with their own, in a window of 512": HeadsConfig(heads=12, pattern="sliding(512)"),
+}
+
+
+def cache_rows() -> list[str]:
+    rows = []
+    for name, heads in CACHED.items():
+        stack = language_model(768, 12).decoder.model_copy(update={"attention": heads})
+        config = LanguageModelConfig(vocabulary=50_304, width=768, decoder=stack, position=RotaryConfig())
+        cost = estimate(config, Work(1, 131_072), precision="bf16")
+        rows.append(row(name, f"{short(cost.cache_bytes_per_token[0])}B", f"{short(cost.cache_bytes())}B"))
     return rows
 
 
@@ -193,11 +213,15 @@ def answers() -> list[Answer]:
     return [answer(tokens, price=3.0) for tokens in (10**11, 10**12)]
 
 
+def test_the_page_knows_how_many_samples_there_are() -> None:
+    assert set(re.findall(r"(\d+) sample", PAGE)) == {str(sum(map(len, SAMPLES.values())))}
+
+
 def test_the_measured_rate_is_on_the_page() -> None:
     assert f"{BASE['ours']:,.0f} target tokens a second on one H200" in " ".join(PAGE.split())
 
 
-@pytest.mark.parametrize("table", [length_rows, size_rows, process_rows, paper_rows, measured_rows])
+@pytest.mark.parametrize("table", [length_rows, cache_rows, size_rows, process_rows, paper_rows, measured_rows])
 def test_the_page_has_every_row_of_a_table(table: Any) -> None:
     for wanted in table():
         assert wanted in PAGE, wanted
@@ -272,5 +296,13 @@ def test_the_page_names_the_points_the_memory_was_checked_on() -> None:
 
 if __name__ == "__main__":
     both = [answer(tokens, price=3.0) for tokens in (10**11, 10**12)]
-    tables = [length_rows(), size_rows(), process_rows(), paper_rows(), slide_rows(both), money_rows(both)]
+    tables = [
+        length_rows(),
+        cache_rows(),
+        size_rows(),
+        process_rows(),
+        paper_rows(),
+        slide_rows(both),
+        money_rows(both),
+    ]
     print("\n\n".join("\n".join(table) for table in [*tables, measured_rows()]))
