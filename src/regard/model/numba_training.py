@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from regard.model.kernels import compiled, exp, inlined
-from regard.model.team import FIRST, fraction, integers, matrix, shared, table_at, take, vector
+from regard.model.kernels import exp, inlined
+from regard.model.team import FIRST, fraction, integers, matrix, part_of_work, shared, table_at, take, vector
 
 ROWS = 32
 """Rows of a part."""
@@ -36,7 +36,7 @@ def _drawn(place: Any, first: Any, second: Any) -> Any:
 # Dropout alone, and behind a rectifier
 
 
-@compiled
+@part_of_work
 def _drop(table: Any, part: Any) -> None:
     rows, width = table[FIRST], table[FIRST + 1]
     x, out = matrix(table[FIRST + 2], rows, width), matrix(table[FIRST + 3], rows, width)
@@ -65,7 +65,7 @@ def drop(address: Any) -> None:
         part = take(address)
 
 
-@compiled
+@part_of_work
 def _rectified_back(table: Any, part: Any) -> None:
     rows, width = table[FIRST], table[FIRST + 1]
     made, slope = matrix(table[FIRST + 2], rows, width), matrix(table[FIRST + 3], rows, width)
@@ -94,7 +94,7 @@ def rectified_back(address: Any) -> None:
 # Sum and norm
 
 
-@compiled
+@part_of_work
 def _join(table: Any, part: Any) -> None:
     rows, width = table[FIRST], table[FIRST + 1]
     x, out = matrix(table[FIRST + 2], rows, width), matrix(table[FIRST + 5], rows, width)
@@ -150,7 +150,7 @@ def join(address: Any) -> None:
         part = take(address)
 
 
-@compiled
+@part_of_work
 def _join_back(table: Any, part: Any) -> None:
     rows, width = table[FIRST], table[FIRST + 1]
     later, dropped, centred = table[FIRST + 2] != 0, table[FIRST + 9] != 0, table[FIRST + 11]
@@ -282,7 +282,7 @@ def _softmax(block: Any, length: Any, keys: Any, causal: Any) -> None:
             row[j] *= total
 
 
-@compiled
+@part_of_work
 def _attend(table: Any, part: Any) -> None:
     heads, group, size, causal = table[FIRST], table[FIRST + 1], table[FIRST + 2], table[FIRST + 3]
     rows, words = table[1], table[FIRST + 4]
@@ -337,7 +337,7 @@ def attend(address: Any) -> None:
         part = take(address)
 
 
-@compiled
+@part_of_work
 def _attend_back(table: Any, part: Any) -> None:
     heads, group, size, causal = table[FIRST], table[FIRST + 1], table[FIRST + 2], table[FIRST + 3]
     rows, words, others = table[1], table[FIRST + 4], table[FIRST + 5]

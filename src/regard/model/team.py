@@ -19,11 +19,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, cfunc, types
+from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from regard.model.kernels import Function, compiled
+from regard.model.kernels import Function
 
 FIRST = 2
 """Where a kernel's own numbers begin in its table; before them stand the next part and the number of parts."""
@@ -48,6 +48,16 @@ def run(kernel: Any, parts: int, *values: Tensor | int | float | None) -> None:
 def shared(function: Function) -> Any:
     """A kernel from a function of (its table's address), which takes parts until there are none."""
     return cfunc("void(int64)", cache=True)(function)
+
+
+def part_of_work(function: Function) -> Function:
+    """A function that kernels call; it becomes a part of each of them.
+
+    It is not kept on disk by itself. A call would go to whichever copy of it a process came by first, its own or a
+    kernel's, and compilers order sums in each as they like: bits would depend on what was compiled before.
+    """
+    flags = {"nogil": True, "fastmath": True, "error_model": "numpy", "forceinline": True}
+    return cast(Function, njit(**flags)(function))
 
 
 @lru_cache(maxsize=1)
@@ -96,28 +106,28 @@ def _to_integers(typing: Any, address: Any) -> Any:
     return types.CPointer(types.int64)(types.int64), build
 
 
-@compiled
+@part_of_work
 def matrix(address: Any, rows: Any, width: Any) -> Any:
     """Float32 numbers at an address.  # (rows, width)"""
     return carray(_to_floats(address), (rows, width))
 
 
-@compiled
+@part_of_work
 def vector(address: Any, size: Any) -> Any:
     return carray(_to_floats(address), (size,))
 
 
-@compiled
+@part_of_work
 def integers(address: Any, size: Any) -> Any:
     return carray(_to_integers(address), (size,))
 
 
-@compiled
+@part_of_work
 def table_at(address: Any) -> Any:
     return carray(_to_integers(address), (_ROOM,))
 
 
-@compiled
+@part_of_work
 def fraction(bits: Any) -> Any:
     """A number by its bits, in float32."""
     return np.float32(np.int64(bits).view(np.float64))

@@ -13,9 +13,9 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.model.kernels import Function, compiled
+from regard.model.kernels import Function
 from regard.model.one_dnn import plain_product
-from regard.model.team import FIRST, fraction, integers, matrix, run, shared, table_at, take
+from regard.model.team import FIRST, fraction, integers, matrix, part_of_work, run, shared, table_at, take
 
 _ROWS = 8
 """Rows of a part."""
@@ -29,7 +29,7 @@ _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.flo
 
 def _compiled(function: Function) -> Function:
     flags = {"reassoc", "contract", "arcp", "nsz"}
-    return cast(Function, njit(cache=True, nogil=True, fastmath=flags, error_model="numpy")(function))
+    return cast(Function, njit(nogil=True, fastmath=flags, error_model="numpy", forceinline=True)(function))
 
 
 @_compiled
@@ -75,7 +75,7 @@ def _judge(table: Any, part: Any) -> None:
             x[word] -= _ONE - smoothing
 
 
-@compiled
+@part_of_work
 def _most(x: Any) -> Any:
     """The greatest; what is no number is passed over, and found later."""
     most = x[0]
@@ -84,7 +84,7 @@ def _most(x: Any) -> Any:
     return most
 
 
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def _exp(x: Any) -> Any:
     """eˣ for x ≤ 0 by a polynomial; no number stays none."""
     x = _LOWEST if x < _LOWEST else x
