@@ -17,7 +17,7 @@ from common import say, write_results
 from regard.cost import Precision, Work, estimate
 from regard.model import TokensConfig, transformer_base
 from regard.task.prepare import prepare
-from regard.task.recipe import read_recipe
+from regard.task.reading import read_translation
 from regard.task.translation import TranslationTask
 from regard.train.gradient import in_precision
 from regard.train.loop import Loop, Silent
@@ -30,11 +30,11 @@ TIMED = 100
 
 def train(changes: list[str], capture: bool) -> tuple[list[float], float, float]:
     """The loss of every step, and the seconds of all steps and of one at the end."""
-    recipe = read_recipe("multi30k-en-de", [*changes, f"train.capture={str(capture).lower()}"])
+    recipe = read_translation("multi30k-en-de", [*changes, f"train.capture={str(capture).lower()}"])
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(recipe, Path(folder), lambda sentence: None, None)
         torch.manual_seed(recipe.train.seed)
-        model = recipe.model_settings(prepared.target.vocabulary).build()
+        model = recipe.encoder_decoder_settings(prepared.target.vocabulary).build()
         task = TranslationTask(recipe, prepared, model)
         loop = Loop(task, recipe.train, Path(folder), device="cuda")
         losses = []
@@ -91,7 +91,7 @@ def memory(rows: int, length: int, precision: Precision) -> dict[str, Any]:
 
 def out_of_memory() -> dict[str, Any]:
     """A device too small for the batches: training goes on, in parts."""
-    recipe = read_recipe("multi30k-en-de", ["train.tokens=65536", "train.steps=4", "train.schedule.warmup=1"])
+    recipe = read_translation("multi30k-en-de", ["train.tokens=65536", "train.steps=4", "train.schedule.warmup=1"])
     said: list[str] = []
 
     class Listener(Silent):
@@ -104,7 +104,7 @@ def out_of_memory() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             prepared = prepare(recipe, Path(folder), said.append, None)
             torch.manual_seed(1)
-            model = recipe.model_settings(prepared.target.vocabulary).build()
+            model = recipe.encoder_decoder_settings(prepared.target.vocabulary).build()
             task = TranslationTask(recipe, prepared, model)
             loop = Loop(task, recipe.train, Path(folder), device="cuda", listener=Listener())
             losses = [float(loss.mean) for loss in loop.steps(4)]

@@ -31,8 +31,9 @@ from torch.nn import functional
 from regard.data.batch import Batch
 from regard.model import EncoderDecoder
 from regard.task.prepare import Prepared, prepare
-from regard.task.recipe import Recipe, read_recipe
+from regard.task.reading import read_translation
 from regard.task.translation import TranslationTask
+from regard.task.translation_recipe import TranslationRecipe
 from regard.train.gradient import Gradients
 from regard.train.loop import Loop
 from regard.train.loss import Loss
@@ -72,7 +73,7 @@ class PlainTask(TranslationTask):
         return Loss(total, plain, real.sum())
 
 
-def plain_losses(recipe: Recipe, prepared: Prepared, model: EncoderDecoder, device: str) -> list[float]:
+def plain_losses(recipe: TranslationRecipe, prepared: Prepared, model: EncoderDecoder, device: str) -> list[float]:
     """The loss of every step, taken the plain way."""
     config = recipe.train
     task = PlainTask(recipe, prepared, model.to(device).train())
@@ -88,7 +89,7 @@ def plain_losses(recipe: Recipe, prepared: Prepared, model: EncoderDecoder, devi
     return _numbers(losses)
 
 
-def fast_losses(recipe: Recipe, prepared: Prepared, model: EncoderDecoder, device: str) -> list[float]:
+def fast_losses(recipe: TranslationRecipe, prepared: Prepared, model: EncoderDecoder, device: str) -> list[float]:
     """The loss of every step, taken as `regard train` takes it."""
     task = TranslationTask(recipe, prepared, model)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,14 +98,14 @@ def fast_losses(recipe: Recipe, prepared: Prepared, model: EncoderDecoder, devic
 
 
 @torch.no_grad()
-def validation_loss(recipe: Recipe, prepared: Prepared, model: EncoderDecoder, device: str) -> float:
+def validation_loss(recipe: TranslationRecipe, prepared: Prepared, model: EncoderDecoder, device: str) -> float:
     """In float32, by the plain model, nothing smoothed."""
     task = PlainTask(recipe, prepared, model.eval())
     losses = [task.plain_loss(model, batch.to(device)) for batch in task.validation()]
     return float(sum(float(loss.plain) for loss in losses) / sum(int(loss.count) for loss in losses))
 
 
-def run_seed(recipe: Recipe, seed: int, device: str) -> dict[str, dict[str, Any]]:
+def run_seed(recipe: TranslationRecipe, seed: int, device: str) -> dict[str, dict[str, Any]]:
     """Both ways with one seed: losses of all steps, and the validation loss at the end."""
     seeded = recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
     found = {}
@@ -112,7 +113,7 @@ def run_seed(recipe: Recipe, seed: int, device: str) -> dict[str, dict[str, Any]
         prepared = prepare(seeded, Path(folder), lambda sentence: None, None)
         for way, train in (("plain", plain_losses), ("fast", fast_losses)):
             torch.manual_seed(seed)  # the same first weights
-            model = seeded.model_settings(prepared.target.vocabulary).build()
+            model = seeded.encoder_decoder_settings(prepared.target.vocabulary).build()
             losses = train(seeded, prepared, model, device)
             found[way] = {"losses": losses, "validation": validation_loss(seeded, prepared, model, device)}
     return found
@@ -182,7 +183,7 @@ def main() -> int:
     steps = options.steps or (12 if options.quick else 300)
     torch.set_float32_matmul_precision("highest")
     precision = "bf16" if options.device == "cuda" else "fp32"
-    recipe = read_recipe(
+    recipe = read_translation(
         RECIPE,
         [
             f"train.steps={steps}",

@@ -30,10 +30,10 @@ from common import median_ratio, say, time_in_turn, write_results
 
 from regard.attention import HeadsConfig
 from regard.decode import DecodeConfig, Engine, Request, search_all
+from regard.fast.swift import Precision, swift
 from regard.interop.ctranslate2 import export_ctranslate2
 from regard.interop.huggingface import export_huggingface
 from regard.model import EncoderDecoder, EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig
-from regard.model.swift import Precision, swift
 from regard.run import save
 
 VOCABULARY, SOURCE, NEW = 8000, 16, 32

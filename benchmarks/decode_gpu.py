@@ -23,9 +23,9 @@ from regard.attention import HeadsConfig
 from regard.decode import DecodeConfig, Hypothesis, Request, search_batch
 from regard.decode.replay import Recorder, Turns
 from regard.decode.settings import make_chooser
+from regard.fast.swift_gpu import SwiftGpu
 from regard.interop.huggingface import export_huggingface, import_huggingface
 from regard.model import EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig, count_parameters
-from regard.model.swift_gpu import SwiftGpu
 from regard.run import load, save
 
 PADDING, START, END = 0, 1, 2

@@ -18,11 +18,11 @@ import torch
 from common import say, write_results
 
 from regard.data.corpus import CorpusConfig
-from regard.model.swift import Precision, Swift
+from regard.fast.swift import Precision, Swift
 from regard.score import score_translations
-from regard.task.recipe import ScoreConfig
 from regard.task.scoring import Test, given_test_set, own_test_sets
 from regard.task.translate import translate_lines
+from regard.task.translation_recipe import ScoreConfig
 from regard.task.translator import Translator, load_translator
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
@@ -36,7 +36,7 @@ def given_set(place: str) -> Test:
 
 def outputs(translator: Translator, precision: Precision, sources: list[str]) -> tuple[list[str], float]:
     """The best translations, and how many seconds they took."""
-    worker = Swift(translator.encoder_decoder, precision)
+    worker = Swift(translator.translating, precision)
     source, target = translator.source_text, translator.target_text
     translate_lines(worker, source, target, sources[:20], translator.decode)  # compiles
     begin = time.perf_counter()

@@ -17,14 +17,15 @@ from common import say, write_results
 from regard.data.corpus import Corpus
 from regard.decode import Request, search_all, search_batch
 from regard.score import score_translations
-from regard.task import load_translator, read_recipe
+from regard.task import load_translator
+from regard.task.reading import read_translation
 from regard.task.shortlist import learn_shortlist, training_corpus
 from regard.task.translate import BATCH_TOKENS
 
 
 def main() -> int:
     translator = load_translator("en-tr")
-    recipe = read_recipe("tatoeba-en-tr")
+    recipe = read_translation("tatoeba-en-tr")
     begin = time.perf_counter()
     pairs = list(training_corpus("en-tr").read())
     learnt = learn_shortlist(pairs, translator.source_text, translator.target_text)

@@ -27,11 +27,12 @@ from translation import TorchTransformer
 
 from regard.data.batch import Batch
 from regard.errors import UserError
+from regard.fast.swift_training import for_training
 from regard.model import EncoderDecoder, EncoderDecoderConfig
-from regard.model.swift_training import for_training
 from regard.task.prepare import prepare
-from regard.task.recipe import Recipe, read_recipe
+from regard.task.reading import read_translation
 from regard.task.translation import TranslationTask
+from regard.task.translation_recipe import TranslationRecipe
 from regard.train import TrainConfig
 from regard.train.loss import word_loss
 
@@ -49,15 +50,15 @@ SMALL = [
 Logits = Callable[[Batch, Tensor], Tensor]
 
 
-def recipe() -> tuple[Recipe, str]:
+def recipe() -> tuple[TranslationRecipe, str]:
     """Multi30k where it is there, else what ships."""
     try:
-        found = read_recipe("multi30k-en-de", SMALL)
+        found = read_translation("multi30k-en-de", SMALL)
         with tempfile.TemporaryDirectory() as place:
             prepare(found, Path(place), lambda sentence: None, None)
         return found, "Multi30k"
     except UserError:
-        return read_recipe("quick", SMALL), "the sentences that ship"
+        return read_translation("quick", SMALL), "the sentences that ship"
 
 
 class Marian(nn.Module):
@@ -141,9 +142,10 @@ def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
     steps, rounds = (3, 3) if quick else (12, 7)
     with tempfile.TemporaryDirectory() as place:
         prepared = prepare(settings, Path(place), lambda sentence: None, None)
-        config = settings.model_settings(prepared.target.vocabulary)
+        config = settings.encoder_decoder_settings(prepared.target.vocabulary)
         torch.manual_seed(1)
-        task = TranslationTask(settings, prepared, config.build())
+        model = config.build()
+        task = TranslationTask(settings, prepared, model)
         batches = list(itertools.islice(task.batches.epochs(), steps))
         words = sum(batch.count for batch in batches)
         assert config.tokens.start is not None
@@ -153,7 +155,7 @@ def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
             "Hugging Face Marian": peer_step(Marian(config), start, smoothing),
         }
 
-        steppers = [our_step(task.model, settings.train, start), *peers.values()]
+        steppers = [our_step(model, settings.train, start), *peers.values()]
 
         def all_steps(step: Callable[[Batch], None]) -> Callable[[], None]:
             def run() -> None:

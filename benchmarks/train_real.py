@@ -43,8 +43,9 @@ from regard.data.corpus import Corpus, CorpusConfig
 from regard.data.tokenizer import SPECIAL_NAMES
 from regard.model import EncoderDecoderConfig
 from regard.task.prepare import Prepared, prepare
-from regard.task.recipe import Recipe, read_recipe
+from regard.task.reading import read_translation
 from regard.task.translation import TranslationTask
+from regard.task.translation_recipe import TranslationRecipe
 from regard.train.loop import Loop
 from regard.train.loss import Loss
 from regard.train.metrics import Metrics, NoMetrics
@@ -146,10 +147,10 @@ def compare(title: str, name: str, size: Size) -> dict[str, Any]:
     return say(case)
 
 
-def base_recipe(name: str, folder: Path, size: Size) -> Recipe:
+def base_recipe(name: str, folder: Path, size: Size) -> TranslationRecipe:
     """The paper's base model on the first pairs of a recipe's data, with nothing to validate or test on."""
     path = folder / "pairs.jsonl"
-    pairs = islice(Corpus("train", read_recipe(name).data.train).read(), size.pairs)
+    pairs = islice(Corpus("train", read_translation(name).data.train).read(), size.pairs)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)
     changes = [
@@ -174,7 +175,7 @@ def base_recipe(name: str, folder: Path, size: Size) -> Recipe:
             f"model.{side}.feed_forward.hidden={size.hidden}",
             f"model.{side}.feed_forward.dropout=0.1",
         ]
-    return read_recipe(name, changes, CorpusConfig(path=str(path)))
+    return read_translation(name, changes, CorpusConfig(path=str(path)))
 
 
 class EnoughError(Exception):
@@ -232,12 +233,12 @@ class WatchedLoop(Loop[Batch]):
             raise EnoughError
 
 
-def run_ours(recipe: Recipe, prepared: Prepared, folder: Path, size: Size) -> dict[str, Any]:
+def run_ours(recipe: TranslationRecipe, prepared: Prepared, folder: Path, size: Size) -> dict[str, Any]:
     """What `regard train` does once the data is prepared, until it has been seen enough."""
     held = fresh_memory(size.device)
     begin = time.perf_counter()
     torch.manual_seed(recipe.train.seed)
-    task = TranslationTask(recipe, prepared, recipe.model_settings(prepared.target.vocabulary).build())
+    task = TranslationTask(recipe, prepared, recipe.encoder_decoder_settings(prepared.target.vocabulary).build())
     every = recipe.train.log_every
     warm = -(-len(task.batches) // every) * every  # after an epoch every shape has been met
     with TrainingDisplay(recipe.train.steps) as display:
@@ -294,7 +295,7 @@ def marian(config: EncoderDecoderConfig) -> Any:
 
 
 def run_peer(
-    recipe: Recipe, prepared: Prepared, folder: Path, size: Size, words_a_step: float, *, grouped: bool
+    recipe: TranslationRecipe, prepared: Prepared, folder: Path, size: Size, words_a_step: float, *, grouped: bool
 ) -> dict[str, Any]:
     """The Trainer over the same pairs; a batch that does not fit into memory is gathered from smaller ones."""
     longest = recipe.data.longest
@@ -313,7 +314,7 @@ def run_peer(
 
 
 def train_peer(
-    recipe: Recipe,
+    recipe: TranslationRecipe,
     prepared: Prepared,
     folder: Path,
     size: Size,
@@ -358,7 +359,7 @@ def train_peer(
             return control
 
     torch.manual_seed(recipe.train.seed)
-    model = marian(recipe.model_settings(prepared.target.vocabulary))
+    model = marian(recipe.encoder_decoder_settings(prepared.target.vocabulary))
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=prepared.target.tokenizer,
         pad_token=SPECIAL_NAMES["padding"],

@@ -31,10 +31,11 @@ from regard.cli.progress import TrainingDisplay
 from regard.data.corpus import Corpus
 from regard.model import EncoderDecoder, EncoderDecoderConfig, count_parameters
 from regard.task.prepare import prepare
-from regard.task.recipe import Recipe, read_recipe
+from regard.task.reading import read_translation
 from regard.task.training import train
 from regard.task.translate import score_pairs
 from regard.task.translation import TranslationTask
+from regard.task.translation_recipe import TranslationRecipe
 from regard.train.loop import Loop
 
 
@@ -117,7 +118,7 @@ class TorchTransformer(nn.Module):
         return embedded
 
 
-def train_ours(recipe: Recipe, device: str, keep: Path | None) -> dict[str, Any]:
+def train_ours(recipe: TranslationRecipe, device: str, keep: Path | None) -> dict[str, Any]:
     """A run by the recipe, from files to scores; its folder is kept where asked."""
     with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
         place = (keep or Path(folder)) / f"{recipe.name}-{recipe.train.seed}"
@@ -136,13 +137,13 @@ def train_ours(recipe: Recipe, device: str, keep: Path | None) -> dict[str, Any]
     }
 
 
-def train_peer(recipe: Recipe, device: str) -> dict[str, Any]:
+def train_peer(recipe: TranslationRecipe, device: str) -> dict[str, Any]:
     """The same run with the peer's model."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
         prepared = prepare(recipe, Path(folder), display.say, None)
         torch.manual_seed(recipe.train.seed)
-        model: Any = TorchTransformer(recipe.model_settings(prepared.target.vocabulary))
+        model: Any = TorchTransformer(recipe.encoder_decoder_settings(prepared.target.vocabulary))
         task = TranslationTask(recipe, prepared, model)
         outcome = Loop(task, recipe.train, Path(folder), device=device, listener=display).run()
         scores = {}
@@ -158,7 +159,7 @@ def train_peer(recipe: Recipe, device: str) -> dict[str, Any]:
     }
 
 
-def with_seed(recipe: Recipe, seed: int) -> Recipe:
+def with_seed(recipe: TranslationRecipe, seed: int) -> TranslationRecipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
 
 
@@ -195,7 +196,7 @@ def main() -> int:
     parser.add_argument("--add", action="store_true", help="keep the seeds that the results already hold")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    recipe = read_recipe(options.recipe, options.changes)
+    recipe = read_translation(options.recipe, options.changes)
     runs = []
     for seed in options.seeds:
         seeded = with_seed(recipe, seed)

@@ -24,12 +24,13 @@ from typing import Any
 
 from common import RESULTS, say, write_results
 
-from regard.task.recipe import Recipe, read_recipe
+from regard.task.reading import read_translation
 from regard.task.training import train
+from regard.task.translation_recipe import TranslationRecipe
 from regard.train.loop import Silent
 
 
-def judged_by_validation(recipe: Recipe) -> Recipe:
+def judged_by_validation(recipe: TranslationRecipe) -> TranslationRecipe:
     """The recipe with its validation set in the place of its test sets, which are not to be looked at."""
     assert recipe.data.valid is not None
     data = recipe.data.model_copy(update={"test": {"valid": recipe.data.valid}})
@@ -37,7 +38,7 @@ def judged_by_validation(recipe: Recipe) -> Recipe:
 
 
 def try_one(name: str, changes: list[str], device: str) -> dict[str, Any]:
-    recipe = judged_by_validation(read_recipe(name, changes))
+    recipe = judged_by_validation(read_translation(name, changes))
     with tempfile.TemporaryDirectory() as folder:
         trained = train(recipe, Path(folder) / "run", device=device, listener=Silent())
         lines = (trained.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from tests.task.small import command
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -58,7 +59,7 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_data_sets_are_listed_a_line_each_with_where_they_are(own_data: Path) -> None:
     lines = run("data", "list").stdout.splitlines()
     found = {line.split()[0]: line for line in lines}
-    assert len(found) == len(lines) == 12
+    assert len(found) == len(lines) == 14
     assert " REGARD_DATA " in found["brown"]
     assert " to be downloaded " in found["multi30k"]
     assert " no public address " in found["gum"]
@@ -102,9 +103,9 @@ def test_a_check_of_an_unknown_set_is_code_two(own_data: Path) -> None:
 
 
 def test_a_model_is_exported_with_a_sentence(tmp_path: Path) -> None:
-    done = run("export", "en-tr", "hf", str(tmp_path / "out"))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{tmp_path / 'out'}: exported as PegasusForConditionalGeneration")
+    done = command("export", "en-tr", "hf", tmp_path / "out")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"{tmp_path / 'out'}: exported as PegasusForConditionalGeneration")
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
@@ -119,7 +120,12 @@ def test_a_model_is_exported_with_a_sentence(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path: Path, words: tuple[str, ...]) -> None:
     out = tmp_path / "out"
-    done = run("export", words[0], words[1], str(out), *words[2:])
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
+    done = command("export", words[0], words[1], out, *words[2:])
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
     assert not out.exists()
+
+
+def test_help_does_not_wait_for_pytorch() -> None:
+    code = "import sys, regard.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

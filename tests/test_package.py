@@ -38,7 +38,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
 def test_the_wheel_installs_in_an_empty_environment_and_runs(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "environment", cwd=tmp_path)
     python = tmp_path / "environment" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
     assert run(tmp_path / "environment" / "bin" / "regard", "--version", cwd=tmp_path).startswith("regard 0.")
     code = f"import regard; print(tuple(regard.load({str(FOLDER)!r}).logits([[3, 4, 5]], [[1, 7]]).shape))"
     assert run(python, "-W", "error", "-c", code, cwd=tmp_path) == "(1, 2, 11)\n"

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from regard.cli import app
-from regard.task import Recipe
+from regard.task.kinds import read_values
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,7 +58,7 @@ def test_every_command_in_the_pages_is_understood(page: str, line: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_recipe_in_the_pages_can_be_read(page: Path) -> None:
     for text in blocks(page, "toml"):
-        Recipe.read(tomllib.loads(text), page.name)
+        read_values(tomllib.loads(text), page.name)
 
 
 def test_there_is_a_recipe_to_check() -> None:

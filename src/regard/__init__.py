@@ -20,6 +20,6 @@ __all__ = ["UserError", "__version__", "load"]
 
 def load(folder: "str | Path") -> "Loaded":
     """Open a run folder, or a model that ships with regard by its name: `regard.load("en-tr").translate("Hello.")`."""
-    from regard.task.translator import open_model
+    from regard.task.opening import open_model
 
     return open_model(folder)

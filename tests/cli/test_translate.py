@@ -497,7 +497,7 @@ def test_a_precision_that_cannot_be_had_is_refused(words: list[str], sentence: s
 
 def test_that_kernels_are_compiled_is_said_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr("regard.model.swift.is_compiled", lambda: False)
+    monkeypatch.setattr("regard.fast.swift.is_compiled", lambda: False)
     monkeypatch.setattr("regard.task.forms.Forms.pays_to_compile", lambda self, count: True)
     monkeypatch.setattr("regard.task.forms.Forms.worker", lambda self, count: self.model)
     done = command("translate", model, stdin=b"red cat\n")

@@ -20,6 +20,8 @@ from regard.attention.position import RotaryConfig
 from regard.cost import fast
 from regard.cost.fast import fast_forward
 from regard.cost.memory import LATE_CELLS, batch_bytes
+from regard.fast.swift_training import for_training
+from regard.fast.unscored import Unscored
 from regard.model import (
     EncoderDecoderConfig,
     FeedForwardConfig,
@@ -29,10 +31,9 @@ from regard.model import (
     StackConfig,
 )
 from regard.model.experts import ExpertsConfig
-from regard.model.swift_training import for_training
-from regard.model.unscored import Unscored
 from regard.train.loss import word_loss
 from regard.train.lowered import Lowered
+from tests.model.small_models import with_first
 
 ROWS, SOURCE, TARGET = 2, 7, 5
 
@@ -40,7 +41,7 @@ ROWS, SOURCE, TARGET = 2, 7, 5
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's kernels be taken on a CPU."""
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    monkeypatch.setattr("regard.fast.triton_switch.INTERPRETED", True)
 
 
 def stack(activation: str = "relu", dropout: float = 0.1, heads: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -83,6 +84,7 @@ KINDS: dict[str, ModelConfig] = {
     "gelu": translator(stack("gelu")),
     "gated": translator(stack("swiglu")),
     "no dropout": translator(stack(dropout=0.0)),
+    "narrow layers before wide": translator(with_first(stack(), hidden=7, activation="gelu")),
     "one memory for all layers, fewer key heads": translator(stack(heads={"key_heads": 2}), memory="shared"),
     "language model": writer(stack()),
     "language model, post-norm, gelu": writer(stack("gelu", order="post")),
@@ -120,7 +122,7 @@ def test_what_is_kept_of_long_texts_is_what_autograd_keeps(
     config: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without dropout on its weights PyTorch has fused attention on a CPU too."""
-    monkeypatch.setattr("regard.model.triton_training.LONGEST", 4)
+    monkeypatch.setattr("regard.fast.triton_training.LONGEST", 4)
     monkeypatch.setattr(fast, "LONGEST", 4)
     said = fast_forward(config, ROWS, SOURCE, TARGET, "cpu", late=True)
     assert said.bytes("bf16", "cpu") == kept_bytes(config, torch.float16)
@@ -148,6 +150,7 @@ UNKNOWN: dict[str, ModelConfig] = {
     "latents with dropout, one memory": translator(latents(0.1, query_latent=5), memory="shared"),
     "latents and rotary positions": writer(latents(rotary_width=4), position=RotaryConfig()),
     "experts": translator(experts()),
+    "wide layers before experts": translator(with_first(experts(), hidden=99)),
     "gated experts, some of them shared": writer(experts("swiglu", shared=2, normalise=False)),
 }
 
@@ -159,7 +162,7 @@ def test_what_the_kernels_do_not_know_is_counted_as_in_the_plain_form(config: Mo
 
 
 def test_the_limits_are_those_of_the_kernels() -> None:
-    from regard.model import triton_training
+    from regard.fast import triton_training
     from regard.train import triton_loss
 
     assert (fast.LONGEST, fast.BENDS) == (triton_training.LONGEST, triton_training.BENDS)

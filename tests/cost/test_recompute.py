@@ -20,6 +20,7 @@ from regard.cost.effort import Part
 from regard.cost.fast import draw_their_own, fast_parts, is_recordable
 from regard.cost.forward import parts
 from regard.cost.memory import batch_bytes
+from regard.fast.swift_training import for_training, recomputes_recorded
 from regard.model import (
     EncoderDecoderConfig,
     FeedForwardConfig,
@@ -30,10 +31,9 @@ from regard.model import (
     transformer_base,
 )
 from regard.model.experts import ExpertsConfig
-from regard.model.swift_training import for_training, recomputes_recorded
 from regard.train.loss import word_loss
 from regard.train.lowered import Lowered
-from tests.model.small_models import SAMPLES
+from tests.model.small_models import SAMPLES, with_first
 
 ROWS, SOURCE, TARGET = 2, 7, 5
 H200 = HARDWARE["h200"]
@@ -43,13 +43,13 @@ H200 = HARDWARE["h200"]
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's kernels be taken on a CPU."""
     pytest.importorskip("triton")
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    monkeypatch.setattr("regard.fast.triton_switch.INTERPRETED", True)
 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model be taken as it is written: what a CPU's fast form needs is not there."""
-    monkeypatch.setattr("regard.model.swift_training.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.fast.swift_training.find_spec", lambda name: None)
 
 
 def stack(activation: str = "relu", dropout: float = 0.1, heads: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -88,6 +88,8 @@ KINDS: dict[str, ModelConfig] = {
     "latents": translator(latents()),
     "latents, one memory for all layers": translator(latents(), memory="shared"),
     "experts": translator(experts()),
+    "wide layers before experts": translator(with_first(experts(layers=3), hidden=99)),
+    "narrow layers before wide": writer(with_first(stack(layers=3), hidden=7, activation="gelu")),
     "language model": writer(stack()),
     "language model, post-norm, gelu": writer(stack("gelu", order="post")),
     "rms norm, no biases": writer(stack("silu", heads={"bias": False}, norm=NormConfig(kind="rms"))),
@@ -180,7 +182,7 @@ def test_the_fast_form_keeps_as_much_as_is_said(config: ModelConfig, late: bool)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("memory", ["layer", "shared"])
 def test_the_fast_form_keeps_as_much_of_long_texts_as_is_said(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.model.triton_training.LONGEST", 4)
+    monkeypatch.setattr("regard.fast.triton_training.LONGEST", 4)
     monkeypatch.setattr("regard.cost.fast.LONGEST", 4)
     config = translator(stack(), memory=memory)
     model = config.build().train()
@@ -211,7 +213,7 @@ def test_a_single_layer_holds_as_much_on_the_way_back_as_if_it_were_kept(config:
     """On a GPU, whose attention takes keys and values as they were made, or keeps them so."""
     values = config.plain()
     for name in {"encoder", "decoder"} & set(values):
-        values[name] |= {"layers": 1}
+        values[name] |= {"layers": 1, "first": None}
     single = type(config).read(values)
     shape = (single, ROWS, SOURCE, TARGET, "cuda")
     side = both(parts(*shape) if form == "plain" else fast_parts(*shape, late=True))
@@ -224,7 +226,7 @@ def test_a_single_layer_holds_as_much_on_the_way_back_as_if_it_were_kept(config:
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("kind", ["language model", "translator"])
-@pytest.mark.parametrize("part", ["plain", "latents", "experts"])
+@pytest.mark.parametrize("part", ["plain", "latents", "experts", "a wide first layer", "a narrow first layer"])
 def test_as_much_is_held_at_most_as_is_said(part: str, kind: str, recompute: bool) -> None:
     """Of the plain form on a CPU; gradients of the weights are there beforehand."""
     changes: dict[str, Any] = {"feed_forward": FeedForwardConfig(hidden=128)}
@@ -233,6 +235,8 @@ def test_as_much_is_held_at_most_as_is_said(part: str, kind: str, recompute: boo
     if part == "experts":
         changes["feed_forward"] = ExpertsConfig(hidden=64, experts=4, shared=1)
     layers = stack(layers=6).model_copy(update=changes)
+    if "first layer" in part:
+        layers = with_first(layers, hidden=256 if "wide" in part else 32)
     config = writer(layers) if kind == "language model" else translator(layers)
     work = work_for(config, 64, 16, 16)
     model = config.build().train()
@@ -326,7 +330,7 @@ def drawn_by_models(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> tup
         seen.append(draws)
         return given[3], given[4]
 
-    monkeypatch.setattr("regard.model.swift_training.recomputed_pair", spy)
+    monkeypatch.setattr("regard.fast.swift_training.recomputed_pair", spy)
     for_training(config.build().train(), recompute=True)(*ids(config))
     return any(seen[:-2]), any(seen[-2:])
 
@@ -344,7 +348,7 @@ def test_layers_that_draw_their_own_are_known(
 def test_layers_of_long_texts_draw_their_own(
     longest: int, wanted: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.model.triton_training.LONGEST", longest)
+    monkeypatch.setattr("regard.fast.triton_training.LONGEST", longest)
     monkeypatch.setattr("regard.cost.fast.LONGEST", longest)
     config = translator(stack())
     assert draw_their_own(config, SOURCE, TARGET) == wanted == drawn_by_models(config, monkeypatch)

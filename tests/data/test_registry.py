@@ -27,6 +27,7 @@ NAMES = [
         "wmt-newstest",
     ),
     *("tinyshakespeare", "brown", "gum", "ptb-sample", "wordsim"),
+    *("fashion-mnist", "digits"),
 ]
 REAL_DATA = os.environ.get("REGARD_DATA")
 SERVED = {"/a.txt": b"first\nfile\n", "/sub/b.txt": b"second\n", "/plain.txt": b"text to be compressed\n" * 50}
@@ -127,13 +128,15 @@ def test_what_is_said_of_a_set_is_complete(name: str) -> None:
         assert ".." not in Path(file.name).parts
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.plain_sha256 is None or (file.name.endswith(".gz") and file.address is not None)
+        assert file.content_sha256 is None or (file.name.endswith(".gz") and file.plain_sha256 is None)
     for address in (*one.origins, *(file.address for file in one.files if file.address is not None)):
         assert address.startswith("https://")
 
 
 def test_only_free_sets_may_be_passed_on() -> None:
     free = {one.name for one in sets() if one.redistributable}
-    assert free == {name for name in NAMES if name.startswith("tatoeba")} | {"tinyshakespeare", "brown"}
+    tatoeba = {name for name in NAMES if name.startswith("tatoeba")}
+    assert free == tatoeba | {"tinyshakespeare", "brown", "fashion-mnist", "digits"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,7 +148,7 @@ def test_the_checksums_are_those_of_the_copies_at_hand(name: str, monkeypatch: p
     assert checked.good, checked.states
     for file in checked.dataset.files:
         path = checked.folder / file.name
-        assert path.stat().st_size == file.size
+        assert path.stat().st_size == file.size or file.content_sha256 is not None
         if file.plain_sha256 is not None:
             assert sha256(gzip.decompress(path.read_bytes())) == file.plain_sha256
 
@@ -156,7 +159,7 @@ def test_a_misspelt_name_suggests_the_nearest() -> None:
 
 
 def test_a_name_like_none_lists_them_all() -> None:
-    with pytest.raises(UserError, match=r"known sets: tatoeba-en-tr, .*, wordsim\."):
+    with pytest.raises(UserError, match=r"known sets: tatoeba-en-tr, .*, digits\."):
         get("zzzz")
 
 
@@ -190,6 +193,58 @@ def test_only_the_files_that_are_needed_have_to_be_there(asked: list[str], place
 def test_a_file_that_a_set_does_not_have_is_named() -> None:
     with pytest.raises(UserError, match=r"brown has no file 'brown.txt'; did you mean brown\.txt\.gz\?"):
         find("brown", ["brown.txt"])
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, *places: str) -> None:
+    """One set, which other packages may have put somewhere."""
+    files = (
+        DataFile("a.txt", 3, 1, sha256(b"one"), "https://127.0.0.1:1/a.txt"),
+        DataFile("b.gz", 9, 1, sha256(b"other"), None, content_sha256=sha256(b"two")),
+    )
+    origin = ("https://example.org",)
+    one = DataSet("put", "A set.", "CC0", True, origin, "lines", files, places, "Please ask Ann.", ("x", "y"))
+    monkeypatch.setattr(registry, "sets", lambda: (one,))
+
+
+def test_a_set_is_found_where_another_package_puts_it(
+    tmp_path: Path, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = put(tmp_path / "elsewhere", a_txt=b"one", b_gz=gzip.compress(b"two"))
+    placed(monkeypatch, str(tmp_path / "nowhere"), str(elsewhere))
+    put(places[1] / "data" / "put", a_txt=b"one", b_gz=b"")
+    assert get("put") == find("put") == elsewhere
+    assert (locate("put").place, locate("put").folder) == ("system", elsewhere)
+    put(places[0] / "put", a_txt=b"one", b_gz=b"")
+    assert find("put") == places[0] / "put"
+
+
+def test_a_set_is_found_in_a_python_package_that_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = put(tmp_path / "other_package" / "data", a_txt=b"one", b_gz=b"")
+    (folder.parent / "__init__.py").write_text("raise RuntimeError('imported')")
+    placed(monkeypatch, "{no_such_package}/data", "{other_package}/data")
+    assert find("put") is None
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find("put") == folder
+
+
+def test_a_copy_that_others_compressed_is_good_and_another_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed(monkeypatch, str(tmp_path / "elsewhere"))
+    put(tmp_path / "elsewhere", a_txt=b"one", b_gz=gzip.compress(b"two", mtime=5))
+    assert check("put").good
+    put(tmp_path / "elsewhere", b_gz=gzip.compress(b"three"))
+    assert check("put").states == {"a.txt": "good", "b.gz": "differs"}
+
+
+def test_a_set_that_is_nowhere_says_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed(monkeypatch)
+    with pytest.raises(UserError, match=r"would do as well\. Please ask Ann\.$"):
+        get("put", ["a.txt"])
+    with pytest.raises(UserError, match=r"put a copy of the set under .*\. Please ask Ann\. It was prepared"):
+        get("put", ["b.gz"])
 
 
 def test_nothing_is_downloaded_by_looking(asked: list[str], places: tuple[Path, Path]) -> None:

@@ -17,7 +17,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from regard import UserError
 from regard.data.tokenizer import SPECIAL_NAMES, Lost, TextTokenizer
-from regard.data.tokenizer_training import Kind, TokenizerConfig, train_pair, train_tokenizer
+from regard.data.tokenizer_training import (
+    EncoderTokenizerConfig,
+    Kind,
+    TokenizerConfig,
+    train_pair,
+    train_tokenizer,
+)
 
 EXACT: list[Kind] = ["bpe", "unigram", "character", "byte"]
 KINDS: list[Kind] = [*EXACT, "word"]
@@ -485,3 +491,64 @@ def test_an_imported_tokenizer_has_only_the_special_ids_given() -> None:
 def test_a_special_id_that_the_tokenizer_lacks_is_refused() -> None:
     with pytest.raises(UserError, match="The end token should have the id 999"):
         TextTokenizer(imported(), end=999)
+
+
+# Tokenizers for models that read whole texts.
+
+
+@cache
+def for_encoder(kind: Kind) -> TextTokenizer:
+    size = SIZES.get(kind)
+    return train_tokenizer(EncoderTokenizerConfig(kind=kind, vocabulary=None if size is None else size + 3), TEXTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoders_tokenizer_has_a_mask_and_two_tokens_around_texts(kind: Kind) -> None:
+    found = for_encoder(kind)
+    assert (found.padding, found.start, found.end) == (0, 1, 2)
+    assert (found.mask, found.separator, found.classify) == (3, 4, 5)
+    assert found.special == frozenset(range(7 if kind == "word" else 6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_other_tokenizer_has_none_of_them(kind: Kind) -> None:
+    found = trained(kind)
+    assert (found.mask, found.separator, found.classify) == (None, None, None)
+    assert not any(SPECIAL_NAMES[role] in found.json for role in ("mask", "separator", "classify"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_other_tokens_are_those_of_any_other_three_ids_further_on(kind: Kind) -> None:
+    ours, others = for_encoder(kind), trained(kind)
+    assert ours.vocabulary == others.vocabulary + 3
+    assert ours.encode_batch(TEXTS) == [[number + 3 for number in row] for row in others.encode_batch(TEXTS)]
+
+
+@pytest.mark.parametrize("text", [*TYPED, "[MASK]", "[CLS] a [SEP]", "<mask>"])
+@pytest.mark.parametrize("kind", EXACT)
+def test_what_looks_like_a_mask_stays_text(kind: Kind, text: str) -> None:
+    found = for_encoder(kind)
+    assert not found.special & set(found.encode(text))
+    assert found.decode(found.encode(text)) == text
+
+
+def test_a_mask_leaves_no_trace_in_text_and_goes_along_to_another_process() -> None:
+    found = ForkingPickler.loads(ForkingPickler.dumps(for_encoder("bpe")))
+    assert (found.mask, found.separator, found.classify) == (3, 4, 5)
+    assert found.decode([5, *found.encode("the cat"), 3, 4]) == "the cat"
+
+
+def test_a_vocabulary_too_small_for_all_its_special_tokens_is_refused() -> None:
+    with pytest.raises(UserError, match="need 262"):
+        EncoderTokenizerConfig(kind="bpe", vocabulary=261)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_the_places_of_tokens_are_those_of_their_text(kind: Kind) -> None:
+    text = "The cat ate the 🐁, didn't it?"
+    tokenizer = trained(kind)
+    ids, places = tokenizer.encode_placed(text)
+    assert ids == tokenizer.encode(text)
+    whole = [(first, last) for number, (first, last) in zip(ids, places, strict=True)
+             if tokenizer.decode([number]) == text[first:last]]  # fmt: skip
+    assert {place for first, last in whole for place in range(first, last)} >= set(range(len(text))) - {16}

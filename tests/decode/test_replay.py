@@ -17,6 +17,7 @@ from regard.decode.replay import Recorder, fitting_rows, recorder_of
 from regard.decode.rules import Shortest
 from regard.decode.search import Hypothesis
 from regard.decode.single import Single
+from regard.fast.swift_gpu import SwiftGpu
 from regard.model import (
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -25,7 +26,6 @@ from regard.model import (
     StackConfig,
     TokensConfig,
 )
-from regard.model.swift_gpu import SwiftGpu
 
 SIZE, END = 60, 2
 
@@ -34,7 +34,7 @@ SIZE, END = 60, 2
 def interpreted() -> Iterator[None]:
     """Let Triton's kernels be taken on a CPU."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("regard.model.triton_switch.INTERPRETED", True)
+        patched.setattr("regard.fast.triton_switch.INTERPRETED", True)
         yield
 
 

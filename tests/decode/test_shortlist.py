@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard.decode import DecodeConfig, Ensemble, Hypothesis, Request, Wish, search_all, search_batch
 from regard.decode.shortlist import Shortlist, search_batch_among
+from regard.fast.swift import swift
 from regard.model import EncoderDecoder
-from regard.model.swift import swift
 from tests.task.small import random_model
 
 SIZE, END, LIMIT = 70, 2, 9

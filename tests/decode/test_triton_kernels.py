@@ -59,7 +59,7 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def step_of_kernel(chooser: Beams | Single, logits: Tensor) -> Choice:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("regard.model.triton_switch.INTERPRETED", True)
+        patched.setattr("regard.fast.triton_switch.INTERPRETED", True)
         patched.setattr(triton_kernels, "best_tokens", lambda *given: tuple(each.contiguous() for each in topk(*given)))
         return chooser.choose(logits)
 

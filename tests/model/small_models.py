@@ -30,7 +30,9 @@ from regard.model import (
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    FeedForwardConfig,
     FillConfig,
+    FirstConfig,
     LanguageModelConfig,
     ModelConfig,
     NormConfig,
@@ -81,6 +83,13 @@ def with_experts(config: StackConfig, **settings: Any) -> StackConfig:
     """The same stack with experts like its feed-forward in the place of it."""
     dense = config.feed_forward.plain() | {"kind": "experts"}
     return config.model_copy(update={"feed_forward": ExpertsConfig(**dense | {"experts": 4} | settings)})
+
+
+def with_first(config: StackConfig, layers: int = 1, **settings: Any) -> StackConfig:
+    """The same stack with a dense feed-forward in its first layers, like the others' but for these settings."""
+    usual = {name: getattr(config.feed_forward, name) for name in ("hidden", "activation", "bias", "dropout")}
+    first = FirstConfig(layers=layers, feed_forward=FeedForwardConfig(**usual | settings))
+    return config.model_copy(update={"first": first})
 
 
 def language_model(**settings: Any) -> LanguageModelConfig:
@@ -158,6 +167,9 @@ SAMPLES: dict[str, dict[str, ModelConfig]] = {
             position=RotaryConfig(),
             tie=False,
         ),
+        "dense before experts": language_model(
+            decoder=with_first(with_experts(stack(layers=3, activation="swiglu", hidden=8), shared=1), hidden=40)
+        ),
         "learned and concatenated": language_model(
             decoder=stack(layers=1),
             position=LearnedConfig(limit=20, join="concatenate", features=3),
@@ -233,6 +245,9 @@ SAMPLES: dict[str, dict[str, ModelConfig]] = {
             decoder=with_experts(
                 stack(order="post", activation="geglu"), experts=6, groups=2, active_groups=1, shared=1
             ),
+        ),
+        "narrower first layers": encoder_decoder(
+            encoder=with_first(stack(layers=3), layers=2, hidden=7), decoder=with_first(stack(), activation="gelu")
         ),
         "latent": encoder_decoder(
             encoder=stack(**latent(2), pattern="sliding(3)"), decoder=stack(**latent(4)), position=RotaryConfig()

@@ -14,6 +14,7 @@ from torch.nn import functional
 from regard import UserError
 from regard.attention import HeadsConfig, LearnedConfig, NormalisedConfig, SinusoidalConfig, read_pattern
 from regard.config import ConfigError
+from regard.fast.swift_training import FusedStack, for_training
 from regard.model import (
     ClassifyConfig,
     EmbeddingConfig,
@@ -28,7 +29,6 @@ from regard.model import (
 )
 from regard.model.embedding import Segments
 from regard.model.readout import mean_vector
-from regard.model.swift_training import FusedStack, for_training
 from regard.train.gradient import in_precision
 from regard.train.lowered import Lowered
 
@@ -441,7 +441,7 @@ FAST = {name: config for name, config in READERS["encoder"].items() if config.en
 @pytest.mark.parametrize("name", FAST)
 def test_the_fast_form_for_a_gpu_gives_the_same(name, monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    monkeypatch.setattr("regard.fast.triton_switch.INTERPRETED", True)
     check_fast(FAST[name])
     assert isinstance(for_training(build(FAST[name], torch.float32)).encoder, FusedStack)
 
@@ -489,3 +489,24 @@ def test_a_copy_shares_nothing_where_words_are_tied():
     twin = copy.deepcopy(model)
     assert "head.vocabulary.weight" not in model.state_dict()
     assert twin.vocabulary.weight.data_ptr() != model.vocabulary.weight.data_ptr()
+
+
+# Asked about some tokens only
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, config in READERS["encoder"].items() if config.head.kind != "classify"]
+)
+def test_asked_about_some_tokens_it_says_of_them_what_it_says_of_all(name):
+    config = READERS["encoder"][name]
+    model, tokens, places = build(config), ids(3, 7), torch.tensor([[0, 6, 2], [0, 0, 0], [3, 1, 2]])
+    whole = model(tokens, lengths=LENGTHS, **told(config, tokens))
+    some_tokens = model(tokens, lengths=LENGTHS, places=places, **told(config, tokens))
+    wanted = torch.stack([row[place] for row, place in zip(whole, places, strict=True)])
+    torch.testing.assert_close(some_tokens, wanted, **EXACT)
+
+
+def test_a_label_for_a_whole_text_belongs_to_no_place():
+    model = build(encoder(head=ClassifyConfig(labels=LABELS)))
+    with pytest.raises(UserError, match="leave out places"):
+        model(ids(2, 5), places=torch.zeros(2, 1, dtype=torch.long))

@@ -12,11 +12,12 @@ from torch.nn import functional
 
 from regard import UserError
 from regard.attention import Context, LayerState
-from regard.model import FeedForwardConfig, StackConfig, swift, swift_gpu
+from regard.fast import swift, swift_gpu
+from regard.fast.swift_training import for_training
+from regard.model import FeedForwardConfig, StackConfig
 from regard.model.experts import Experts, ExpertsConfig, balance_of, gathered, loads
 from regard.model.grouped import by_all, grouped, in_one
 from regard.model.stack import Stack
-from regard.model.swift_training import for_training
 
 from .small_models import EXACT, SAMPLES, build, encoder_decoder, ids, inputs, language_model, stack, with_experts
 
@@ -545,7 +546,7 @@ def test_step_by_step_is_as_all_at_once(config):
 
 
 def test_the_fast_forms_for_decoding_decline_experts(monkeypatch):
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    monkeypatch.setattr("regard.fast.triton_switch.INTERPRETED", True)
     model = build(language_model(decoder=with_experts(stack()), vocabulary=70), torch.float32)
     for fast in (swift, swift_gpu):
         reason = fast.why_not(model)

@@ -7,8 +7,9 @@ import torch
 
 from regard import UserError
 from regard.attention import LatentConfig, RotaryConfig
-from regard.model import EmbeddingConfig, StackConfig, swift, swift_gpu
-from regard.model.swift_training import for_training
+from regard.fast import swift, swift_gpu
+from regard.fast.swift_training import for_training
+from regard.model import EmbeddingConfig, StackConfig
 
 from .small_models import EXACT, build, encoder_decoder, ids, language_model, latent, stack
 

@@ -9,7 +9,7 @@ from regard.config import ConfigError
 from regard.model import FeedForwardConfig, StackConfig
 from regard.model.stack import Stack, check_stack
 
-from .small_models import EXACT, WIDTH, stack
+from .small_models import EXACT, WIDTH, stack, with_experts, with_first
 
 NONE = NoPositionConfig()
 CONTEXT = Context(torch.zeros(2, 5, dtype=torch.long))
@@ -100,6 +100,53 @@ def test_states_with_a_capacity_each_have_their_own_room():
     first, second = make(stack()).states(capacity=7)
     assert first.own is not second.own
     assert first.own.capacity == second.own.capacity == 7
+
+
+# First layers that differ
+
+
+def test_the_first_layers_have_their_own_feed_forward_and_the_others_theirs():
+    made = make(with_first(with_experts(stack(layers=4), experts=3), layers=2, hidden=9))
+    kinds = [type(block["feed_forward"].function).__name__ for block in made.blocks]
+    assert kinds == ["FeedForward", "FeedForward", "Experts", "Experts"]
+    assert [block["feed_forward"].function.widen.weight.shape[-2] for block in made.blocks] == [9, 9, 24, 24]
+
+
+def test_first_layers_like_the_others_are_the_same_stack():
+    plain = stack(layers=3)
+    one, other = make(plain), make(with_first(plain, layers=2))
+    assert one.state_dict().keys() == other.state_dict().keys()
+    x = vectors()
+    assert torch.equal(one(x, CONTEXT, one.states()), other(x, CONTEXT, other.states()))
+
+
+def test_settings_without_first_layers_are_read_as_they_ever_were():
+    assert StackConfig.read({"layers": 3}).first is None
+    assert [each.hidden for each in StackConfig.read({"layers": 3}).feed_forwards] == [2048] * 3
+
+
+def test_first_layers_are_read_from_plain_data_and_go_back_into_it():
+    given = {"layers": 3, "first": {"layers": 1, "feed_forward": {"kind": "experts", "hidden": 5}}}
+    config = StackConfig.read(given)
+    assert [each.kind for each in config.feed_forwards] == ["experts", "dense", "dense"]
+    assert StackConfig.read(config.plain()) == config
+
+
+@pytest.mark.parametrize(
+    ("first", "key", "problem"),
+    [
+        ({"layers": 3, "feed_forward": {}}, "first.layers", "found 3; expected fewer than layers (3)."),
+        ({"layers": 0, "feed_forward": {}}, "first.layers", "found 0; expected greater than or equal to 1."),
+        ({"layers": 1}, "first.feed_forward", "this key is required"),
+        ({"feed_forward": {"kind": "sparse"}}, "first.feed_forward.kind", "found 'sparse'"),
+        ({"feed_forward": {}, "layer": 1}, "first.layer", "unknown key; did you mean 'layers'?"),
+    ],
+)
+def test_first_layers_that_cannot_be_are_refused_by_key(first, key, problem):
+    with pytest.raises(ConfigError) as caught:
+        StackConfig(layers=3, first=first)
+    assert caught.value.key == key
+    assert problem in caught.value.problem
 
 
 # How weights start

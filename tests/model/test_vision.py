@@ -13,6 +13,7 @@ import regard
 from regard import UserError
 from regard.attention import HeadsConfig, Sinusoidal
 from regard.config import ConfigError
+from regard.fast.swift_training import FusedStack, for_training
 from regard.model import (
     FeedForwardConfig,
     NormConfig,
@@ -23,11 +24,11 @@ from regard.model import (
     count_parameters,
     read_any_config,
 )
-from regard.model.swift_training import FusedStack, for_training
 from regard.model.vision import LearnedGrid, Patches, SinusoidalGrid
 from regard.run import save
 from regard.train.gradient import in_precision
 from regard.train.lowered import Lowered
+from tests.task.small_pictures import as_if_recorded
 
 from .small_models import EXACT, LABELS, READERS, build, pixels, stack, vision
 
@@ -256,6 +257,12 @@ def test_registers_belong_to_no_place_and_are_left_out_of_the_mean():
     assert model.position.table.shape == (9, model.config.width)
 
 
+@pytest.mark.parametrize("name", READERS["vision"])
+def test_the_config_knows_how_many_tokens_a_picture_has(name):
+    config = READERS["vision"][name]
+    assert build(config).encode(pixels(1, config.channels, *config.size).double()).shape[1] == config.tokens
+
+
 def test_the_class_token_stands_for_the_picture():
     model = build(vision(registers=1, classes=0))
     given = pixels(2, 2, 6, 6).double()
@@ -283,6 +290,18 @@ def test_pixels_are_normalised_as_the_config_says():
     torch.testing.assert_close(config.apply(bytes_), wanted)
     torch.testing.assert_close(config.apply(bytes_.float() / 255), wanted)
     torch.testing.assert_close(PixelsConfig().apply(bytes_), bytes_ / 127.5 - 1)
+
+
+@pytest.mark.parametrize("numbers", [(0.3,), (0.3, 0.6)], ids=str)
+def test_normalising_copies_nothing_from_the_host(numbers):
+    """Else no pass over pictures could be recorded as a CUDA graph."""
+    config = PixelsConfig(mean=numbers, std=numbers)
+    given = pixels(2, 2, 4, 4)
+    with as_if_recorded():
+        made = config.apply(given)
+    wanted = torch.tensor(numbers)[:, None, None]
+    torch.testing.assert_close(made, (given - wanted) / wanted)
+    assert made.dtype == torch.float32
 
 
 def test_how_pixels_are_normalised_survives_a_file():
@@ -389,7 +408,7 @@ FAST = {name: config for name, config in READERS["vision"].items() if config.enc
 @pytest.mark.parametrize("name", FAST)
 def test_the_fast_form_for_a_gpu_gives_the_same(name, monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    monkeypatch.setattr("regard.fast.triton_switch.INTERPRETED", True)
     check_fast(FAST[name])
     assert isinstance(for_training(build(FAST[name], torch.float32)).encoder, FusedStack)
 

@@ -25,7 +25,8 @@ from regard.decode import DecodeConfig
 from regard.model import EncoderDecoder
 from regard.run import save
 from regard.task import Recipe
-from regard.task.recipe import changed
+from regard.task.reading import changed
+from regard.task.translation_recipe import TranslationRecipe
 
 WORDS = ("red", "old", "big", "cat", "dog", "sun", "sea", "man")
 OTHERS = ("rot", "alt", "groß", "Katze", "Hund", "Sonne", "See", "Mann")
@@ -93,7 +94,7 @@ def small_values(data: Mapping[str, Any], *changes: str) -> dict[str, Any]:
 
 def small_recipe(train: Path, *changes: str) -> Recipe:
     """A small recipe over one file of pairs."""
-    return Recipe.read(small_values({"train": [{"path": str(train)}]}, *changes))
+    return TranslationRecipe.read(small_values({"train": [{"path": str(train)}]}, *changes))
 
 
 def write_recipe_file(path: Path, data: Mapping[str, Any], *changes: str) -> Path:

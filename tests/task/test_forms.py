@@ -7,8 +7,8 @@ pytest.importorskip("numba")
 
 from regard import UserError
 from regard.attention.position import RotaryConfig
+from regard.fast.swift import Swift
 from regard.model import EncoderDecoder, EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig
-from regard.model.swift import Swift
 from regard.task import forms as module
 from regard.task.forms import COMPILED_FROM, COMPILING_FROM, Forms
 

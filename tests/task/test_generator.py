@@ -137,8 +137,15 @@ def test_an_empty_prompt_begins_with_the_start_token(precise: Generator) -> None
     assert [*one.tokens, precise.end][0] == int(precise.logits([[start]])[0, -1].argmax())
 
 
-def test_an_empty_prompt_without_a_start_token_is_refused(tmp_path: Path) -> None:
+def test_an_empty_prompt_without_a_start_token_begins_behind_the_end_of_another_text(tmp_path: Path) -> None:
     generator = load_generator(save_random_writer(tmp_path / "model", start=False))
+    ((one, *_),) = generator.generate_all([""], limit=1, decode=GREEDY)
+    precise = load_generator(tmp_path / "model")
+    assert [*one.tokens, precise.end][0] == int(precise.logits([[precise.end]])[0, -1].argmax())
+
+
+def test_an_empty_prompt_with_neither_a_start_nor_an_end_token_is_refused(tmp_path: Path) -> None:
+    generator = load_generator(save_random_writer(tmp_path / "model", start=False, end=False))
     with pytest.raises(UserError, match="An empty prompt needs a start token"):
         generator.generate("", limit=3)
 

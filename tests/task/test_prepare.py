@@ -10,6 +10,7 @@ from regard.data.store import TokenStore
 from regard.data.tokenizer import TextTokenizer
 from regard.task import Recipe
 from regard.task.prepare import Prepared, prepare
+from regard.task.translation_recipe import TranslationRecipe
 from tests.task.small import Heard, pairs, sentences, small_recipe, small_values, translated, write_table
 
 Row = tuple[str, str]
@@ -125,7 +126,7 @@ def test_a_given_validation_set_is_used_and_nothing_held_out(tmp_path: Path) -> 
         "train": [{"path": str(write_table(tmp_path / "train.tsv", rows))}],
         "valid": {"path": str(write_table(tmp_path / "valid.tsv", others))},
     }
-    made = prepared(Recipe.read(small_values(data)), tmp_path / "run")
+    made = prepared(TranslationRecipe.read(small_values(data)), tmp_path / "run")
     assert (held(made), len(made.train)) == (others, 40)
 
 
@@ -275,7 +276,7 @@ def test_a_weight_of_two_repeats_every_pair_of_its_part(tmp_path: Path) -> None:
         ],
         "hold_out": 0,
     }
-    made = prepared(Recipe.read(small_values(data)), tmp_path / "run")
+    made = prepared(TranslationRecipe.read(small_values(data)), tmp_path / "run")
     assert sorted(texts(made.train, made)) == sorted(once + 2 * twice)
 
 
@@ -287,6 +288,6 @@ def test_columns_turned_around_turn_the_direction(tmp_path: Path) -> None:
 def test_each_part_of_the_data_has_its_fingerprint(tmp_path: Path) -> None:
     path = str(write_table(tmp_path / "a.tsv", pairs(10)))
     data = {"train": [{"path": path}], "valid": {"path": path}, "test": {"mine": {"path": path}}}
-    found = prepared(Recipe.read(small_values(data)), tmp_path / "run").fingerprints
+    found = prepared(TranslationRecipe.read(small_values(data)), tmp_path / "run").fingerprints
     assert found.keys() == {"train", "valid", "mine"}
     assert all(len(one) == 64 for one in found.values())

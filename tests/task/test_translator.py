@@ -96,7 +96,7 @@ def test_a_language_model_is_no_translator_and_is_named() -> None:
     place = FIXTURES / "language-model"
     with pytest.raises(UserError) as refused:
         load_translator(place)
-    assert str(refused.value) == f"{place}: This is no translator: its model has no encoder to read a source with."
+    assert str(refused.value) == f"{place}: this is no translator, but a language model: use `regard generate` with it."
 
 
 def test_a_model_without_tokenizer_is_named(folder: Path, tmp_path: Path) -> None:

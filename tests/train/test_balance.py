@@ -14,9 +14,9 @@ from regard.attention import Context, LayerState
 from regard.data.batch import Batch, TokenBatches
 from regard.model.experts import Experts, ExpertsConfig, balance_of, gathered
 from regard.run.tensors import read_tensors, write_tensors
-from regard.task.recipe import Recipe
 from regard.task.training import train
 from regard.task.translation import TranslationTask
+from regard.task.translation_recipe import TranslationRecipe
 from regard.train.balance import Balance
 from regard.train.loop import Loop
 from regard.train.loss import Loss
@@ -217,7 +217,7 @@ def test_a_translator_with_experts_trains_from_a_recipe_and_writes_down_their_lo
     for side in ("encoder", "decoder"):
         values["model"][side]["feed_forward"] = {**EXPERTS, "balance": 0.05}
     with quick_runs(tmp_path / "cache"):
-        train(Recipe.read(values), tmp_path / "run")
+        train(TranslationRecipe.read(values), tmp_path / "run")
     lines = metrics(tmp_path / "run")
     steps = [line for line in lines if "loss" in line]
     assert all(0 < line["experts/least"] <= 0.25 <= line["experts/most"] <= 0.5 for line in steps)
@@ -241,7 +241,7 @@ def test_the_task_adds_the_loss_on_loads_to_what_it_trains_on() -> None:
     for consistency in (0.0, 1.0):
         values = small_values({"train": [{"path": "unused"}]})
         values["train"]["loss"] = {"smoothing": 0.0, "consistency": consistency}
-        task.recipe = Recipe.read(values)
+        task.config = TranslationRecipe.read(values).train
         loss = task.loss(model, batch)
         with gathered() as notes:
             plain = task.plain_loss(model, batch)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from regard.model.unscored import Unscored
+from regard.fast.unscored import Unscored
 from regard.train import word_loss
 from regard.train.loss import consistent_word_loss
 
@@ -179,10 +179,9 @@ def test_words_that_no_score_can_come_are_not_counted_against_many_scores() -> N
     )
 
 
-@pytest.mark.parametrize("word", [-1, MANY[2]])
-def test_a_word_outside_the_vocabulary_is_refused_unless_it_is_padding(word: int) -> None:
+def test_a_word_outside_the_vocabulary_is_refused_unless_it_is_padding() -> None:
     logits, words = torch.randn(MANY), torch.zeros(MANY[:2], dtype=torch.long)
-    words[2, 30] = word
+    words[2, 30] = MANY[2]
     with pytest.raises((IndexError, RuntimeError)):
         word_loss(logits, words)
     assert word_loss(logits, words, torch.tensor([31, 31, 30])).count == 92
@@ -218,3 +217,45 @@ def test_two_passes_can_be_scored_late_as_well() -> None:
     found = consistent_word_loss(late, words, torch.tensor([3, 1]), 0.1, 2.0)
     wanted = consistent_word_loss(late.logits(), words, torch.tensor([3, 1]), 0.1, 2.0)
     assert found.total == wanted.total
+
+
+# Words that are not asked for
+
+
+def late(logits: torch.Tensor) -> Unscored:
+    """Words that the loss scores itself, to these scores."""
+    return Unscored(logits, torch.eye(logits.shape[-1]), None)
+
+
+@pytest.mark.parametrize("way", ["few", "many", "late", "two passes"])
+def test_words_below_zero_count_for_nothing(way: str) -> None:
+    """Loss, count and gradient are those of the other words alone, as PyTorch has them."""
+    if way == "late":
+        pytest.importorskip("numba")
+    torch.manual_seed(0)
+    shape = MANY if way == "many" else (3, 31, 11)
+    logits, words = torch.randn(shape, requires_grad=True), torch.randint(0, shape[2], shape[:2])
+    words[torch.rand(shape[:2]) < 0.85] = -1
+    lengths = torch.tensor([31, 0, 12])
+    asked = (torch.arange(31) < lengths[:, None]) & (words >= 0)
+    wanted = functional.cross_entropy(logits[asked], words[asked], label_smoothing=0.1, reduction="sum")
+    (slope,) = torch.autograd.grad(wanted, logits)
+    if way == "two passes":
+        found = consistent_word_loss(logits.repeat(2, 1, 1), words, lengths, 0.1, 1.0)
+    else:
+        found = word_loss(late(logits) if way == "late" else logits, words, lengths, 0.1)
+    torch.testing.assert_close(found.total, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(found.total, logits)[0], slope, rtol=1e-4, atol=1e-6)
+    assert found.count == asked.sum()
+
+
+@pytest.mark.parametrize("way", ["few", "many", "late"])
+def test_nothing_asked_for_is_a_loss_of_zero(way: str) -> None:
+    if way == "late":
+        pytest.importorskip("numba")
+    logits = torch.randn(MANY if way == "many" else (3, 31, 11), requires_grad=True)
+    loss = word_loss(late(logits) if way == "late" else logits, torch.full((3, 31), -1), smoothing=0.1)
+    loss.total.backward()
+    assert (loss.total.item(), loss.count.item(), loss.mean.item()) == (0.0, 0, 0.0)
+    assert logits.grad is not None
+    assert not logits.grad.any()

@@ -14,13 +14,13 @@ from torch.utils import _pytree as trees
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import UserError
+from regard.fast.packed_stack import PackedStack
+from regard.fast.swift_training import FusedStack, for_training, recomputes_recorded
 from regard.model import ModelConfig, StackConfig
 from regard.model.feed_forward import FeedForward
-from regard.model.packed_stack import PackedStack
 from regard.model.stack import Stack, recomputed
-from regard.model.swift_training import FusedStack, for_training, recomputes_recorded
 from regard.run.tensors import read_tensors
-from regard.task.recipe import read_recipe
+from regard.task.reading import read_recipe
 from regard.train.gradient import CapturedGradients, for_steps, in_precision
 from regard.train.loop import Loop
 from regard.train.loss import word_loss
@@ -48,7 +48,7 @@ needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reas
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's kernels be taken on a CPU."""
     pytest.importorskip("triton")
-    monkeypatch.setattr("regard.model.triton_switch.INTERPRETED", True)
+    monkeypatch.setattr("regard.fast.triton_switch.INTERPRETED", True)
 
 
 def built(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Any:
@@ -121,7 +121,7 @@ def test_the_form_for_a_gpu_has_the_same_loss_and_gradients(name: str) -> None:
 
 @pytest.mark.usefixtures("interpreted")
 def test_texts_too_long_for_the_kernels_draw_the_same_from_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.model.triton_training.LONGEST", 2)
+    monkeypatch.setattr("regard.fast.triton_training.LONGEST", 2)
     model = built(MODELS["encoder-decoder"])
     check(
         model, lambda recompute: for_training(model, recompute=recompute), inputs(MODELS["encoder-decoder"], tokens=4)
@@ -130,7 +130,7 @@ def test_texts_too_long_for_the_kernels_draw_the_same_from_the_generator(monkeyp
 
 @needs_numba
 def test_texts_too_long_for_the_form_for_a_cpu_do_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.model.packed_stack.LONGEST", 4)
+    monkeypatch.setattr("regard.fast.packed_stack.LONGEST", 4)
     for name in ("encoder-decoder", "shared memory"):
         model = built(MODELS[name])
         check(model, lambda recompute, model=model: for_training(model, recompute=recompute), inputs(MODELS[name]))
@@ -322,8 +322,8 @@ def test_the_form_for_a_gpu_knows_where_pytorch_draws(
         seen.append(draws)
         return given[3], given[4]
 
-    monkeypatch.setattr("regard.model.triton_training.LONGEST", longest)
-    monkeypatch.setattr("regard.model.swift_training.recomputed_pair", spy)
+    monkeypatch.setattr("regard.fast.triton_training.LONGEST", longest)
+    monkeypatch.setattr("regard.fast.swift_training.recomputed_pair", spy)
     for_training(built(language_model(decoder=stack(**changes))), recompute=True)(ids(2, 5))
     assert seen == [wanted, wanted]
 

@@ -6,6 +6,8 @@ pytest.importorskip("triton")
 
 import torch
 
+from regard.fast import triton_switch
+from regard.fast.unscored import Unscored
 from regard.train import loss as module
 from regard.train.loss import Loss, consistent_word_loss, word_loss
 
@@ -63,3 +65,40 @@ def test_half_precision_keeps_its_sums_in_float32(request: pytest.FixtureRequest
     assert found.total.dtype == torch.float32
     assert found.total.item() == pytest.approx(wanted.total.item(), rel=1e-4)
     assert torch.allclose(other.float(), slope.float(), atol=1e-3)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_words_below_zero_count_for_nothing(passes: int, request: pytest.FixtureRequest) -> None:
+    torch.manual_seed(0)
+    words, lengths = torch.tensor([[3, -1, 0, -1], [-1, 2, 2, 2], [-1, -1, 6, 1]]), torch.tensor([4, 1, 3])
+    given = torch.randn(passes * 3, 4, 7)
+    sums, slopes = [], []
+    for _ in ("plain", "on a device"):
+        logits = given.clone().requires_grad_()
+        way = (
+            consistent_word_loss(logits, words, lengths, 0.1, 5.0)
+            if passes == 2
+            else word_loss(logits, words, lengths, 0.1)
+        )
+        way.total.backward()
+        assert logits.grad is not None
+        assert int(way.count) == 3
+        sums.append(way.total.item())
+        slopes.append(logits.grad)
+        OVERWRITE[0] = False
+        request.getfixturevalue("on_device")
+    assert sums[1] == pytest.approx(sums[0], rel=1e-5)
+    assert torch.allclose(slopes[1], slopes[0], atol=1e-5)
+
+
+def test_scored_late_words_below_zero_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_switch, "INTERPRETED", True)
+    torch.manual_seed(0)
+    words, lengths = torch.tensor([[3, -1, 0, -1], [-1, 2, 2, 2]]), torch.tensor([4, 1])
+    x, weight = torch.randn(2, 4, 8, requires_grad=True), torch.randn(7, 8, requires_grad=True)
+    late = Unscored(x, weight, None)
+    found, wanted = word_loss(late, words, lengths, 0.1), word_loss(late.logits().double(), words, lengths, 0.1)
+    assert int(found.count) == int(wanted.count) == 2
+    torch.testing.assert_close(found.total.double(), wanted.total, rtol=1e-5, atol=1e-5)
+    for one, other in zip(*(torch.autograd.grad(loss.total, (x, weight)) for loss in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

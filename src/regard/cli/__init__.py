@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import cost, data, generate, score, shortlist, train, translate
+from regard.cli import classify, cost, data, fill, generate, parse, score, shortlist, tag, train, translate
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -29,6 +29,10 @@ app.command("cost")(cost.cost)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("generate")(generate.generate)
+app.command("parse")(parse.parse)
+app.command("fill")(fill.fill)
+app.command("tag")(tag.tag)
+app.command("classify")(classify.classify)
 app.command("score")(score.score)
 
 
@@ -61,7 +65,7 @@ def import_(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
 ) -> None:
-    """Turn a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, BERT, ViT) into a run folder."""
+    """Turn a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT) into a run folder."""
     from regard.interop import import_huggingface
 
     imported = import_huggingface(directory, out)

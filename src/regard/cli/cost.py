@@ -101,7 +101,8 @@ def _found(name: str, changes: list[str]) -> "tuple[ModelConfig, Recipe | None]"
     from regard.model import read_config
     from regard.run import find, read_facts
     from regard.task import read_recipe
-    from regard.task.recipe import changed
+    from regard.task.reading import changed
+    from regard.task.training import likely_cost
 
     path, place = Path(name), find(name)
     values: Any
@@ -109,13 +110,15 @@ def _found(name: str, changes: list[str]) -> "tuple[ModelConfig, Recipe | None]"
         if (place / "recipe.toml").is_file():
             recipe = read_recipe(place, changes)
             known = (place / "run.json").is_file() and not changes
-            return (read_config(read_facts(place).get("model"), str(place)) if known else recipe.settings), recipe
+            if known:
+                return read_config(read_facts(place).get("model"), str(place)), recipe
+            return likely_cost(recipe).config, recipe
         values, where = read_facts(place).get("model"), f"{place / 'run.json'}: model"
     else:
         values, where = _settings(path), str(path)
         if values is None:
             recipe = read_recipe(name, changes)
-            return recipe.settings, recipe
+            return likely_cost(recipe).config, recipe
     for change in changes if isinstance(values, dict) else []:
         values = changed(values, change)
     return read_config(values, where), None

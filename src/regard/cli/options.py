@@ -1,14 +1,20 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share, and what they mean.
+
+Nothing here or in the commands imports PyTorch before it is needed: help comes at once, and so does what is wrong.
+"""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from regard.data.corpus import CorpusConfig
 from regard.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from regard.data.corpus import CorpusConfig
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU where there is one.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing on the CPU.")]
@@ -79,8 +85,10 @@ def drawing(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def chosen_device(name: str, threads: int | None) -> torch.device:
+def chosen_device(name: str, threads: int | None) -> "torch.device":
     """The device that is meant, once it is known to be there."""
+    import torch
+
     if threads is not None:
         torch.set_num_threads(threads)
     if name == "auto":
@@ -99,7 +107,7 @@ def chosen_device(name: str, threads: int | None) -> torch.device:
 
 def given_pairs(
     pairs: Path | None, source: Path | None, target: Path | None, second: str, data: str | None = None
-) -> CorpusConfig | None:
+) -> "CorpusConfig | None":
     """Pairs from one file or folder, or from two aligned files; None where nothing is given.
 
     `data` names a data set that these are in.
@@ -112,6 +120,8 @@ def given_pairs(
         return None
     if pairs is None and (source is None or target is None):
         raise UserError(f"--source and --{second} belong together: two files, line by line the same sentences.")
+
+    from regard.data.corpus import CorpusConfig
 
     def place(path: Path | None) -> str | None:
         return None if path is None else str(path.absolute() if data is None else path)

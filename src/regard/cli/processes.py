@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
-import torch
 import typer
 
 from regard.cli.options import chosen_device
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.train.world import World
 
 Processes = Annotated[int | None, typer.Option(min=1, help="Start so many processes here that share the work.")]
@@ -56,7 +57,7 @@ def start_others(processes: int | None, device: str, threads: int | None, advice
 
 
 @contextlib.contextmanager
-def taking_part(device: str, threads: int | None, timeout: float) -> Iterator[tuple["World", torch.device]]:
+def taking_part(device: str, threads: int | None, timeout: float) -> Iterator["tuple[World, torch.device]"]:
     """The world this process is part of, and the device that is its own. Only one process says why a run failed."""
     from regard.train.world import ALONE, LostError, join
 
@@ -141,8 +142,10 @@ def _why(failures: dict[int, Any], processes: int, advice: str) -> int:
     return 1
 
 
-def _own_device(name: str, threads: int | None) -> torch.device:
+def _own_device(name: str, threads: int | None) -> "torch.device":
     """The device of this process: of several, each has a GPU of its own, or they all compute on the CPU."""
+    import torch
+
     from regard.train.world import joined_size
 
     place = chosen_device(name, threads)
@@ -162,6 +165,8 @@ def _own_device(name: str, threads: int | None) -> torch.device:
 
 def _check_devices(kind: str, name: str, processes: int) -> None:
     """Whether so many processes of this machine each find a device."""
+    import torch
+
     if kind == "cuda" and ":" in name:
         raise UserError(f"--device {name} is one GPU, and each of several processes takes its own; say --device cuda.")
     if kind == "cuda" and processes > torch.cuda.device_count():

@@ -14,8 +14,9 @@ from rich.console import Console
 class TrainingDisplay:
     """Follows a training run: a `Listener` of the loop."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, steps: int, counted: str = "words") -> None:
+        """`counted`: what the loss is a mean over."""
+        self.steps, self.counted = steps, counted.split()[-1]
         self._first: tuple[int, float] | None = None
         self._terminal = sys.stderr.isatty()
         self._bar = bars.Progress(
@@ -43,7 +44,7 @@ class TrainingDisplay:
 
     def stepped(self, step: int, values: Mapping[str, float]) -> None:
         left = self._left(step)
-        facts = f"loss {values['loss']:.3f}  {values['words_per_second']:,.0f} words/s{left}"
+        facts = f"loss {values['loss']:.3f}  {values['words_per_second']:,.0f} {self.counted}/s{left}"
         if self._terminal:
             self._bar.start()
             self._bar.update(self._task, completed=step, description=facts)

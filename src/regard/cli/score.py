@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,10 @@ from regard.cli.progress import counting
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.task.scoring import Test
+    from regard.train.world import World
 
 _PATIENCE = 24 * 3600.0
 """Seconds that processes wait for each other: some get the longer sentences."""
@@ -38,11 +41,33 @@ def score(
     threads: Threads = None,
     processes: Processes = None,
 ) -> None:
-    """Score translations with sacreBLEU: BLEU and chrF, each with its signature."""
-    from regard.task.recipe import ScoreConfig
+    """Score a model on its own test sets; translations by sacreBLEU, with files of your own, too.
+
+    Of translations it is BLEU and chrF, each with its signature; other tasks have measures of their own.
+    """
     from regard.task.scoring import given_test_set, outputs, own_test_sets
+    from regard.task.testing import task_of
+    from regard.task.translation_recipe import ScoreConfig
     from regard.train.world import ALONE, joined_size
 
+    show = _show_json if as_json else _show_text
+    task = task_of(model)
+    if task not in (None, "translation"):
+        with one_voice():
+            for_translations = {
+                "--against": against,
+                "--source": source,
+                "--reference": reference,
+                "--pairs": pairs,
+                "--tokenised": tokenised or None,
+                "--lowercase": lowercase or None,
+                "--sentences": sentences or None,
+            }
+            _refuse(for_translations, f"{model} is a model for {task}")
+            start_others(processes, device, threads)
+        with taking_part(device, threads, _PATIENCE) as (world, place):
+            _score_by_recipe(show, model, test, beams, place, world)
+        return
     with one_voice():
         given = given_pairs(pairs, source, reference, "reference")
         if given is not None and test is not None:
@@ -50,7 +75,6 @@ def score(
         tests = own_test_sets(model, test) if given is None else [given_test_set(given, ScoreConfig())]
         _check_shares(tests, processes or joined_size())
         start_others(processes, device, threads)
-    show = _show_json if as_json else _show_text
     with taking_part(device, threads, _PATIENCE) as (world, place):
         for one in tests:
             how = {"tokenised": one.score.tokenised or tokenised, "lowercase": one.score.lowercase or lowercase}
@@ -68,6 +92,23 @@ def score(
                     _score_each(show, one, found, how)
             if against is not None:
                 _compare(show, one, systems, how, samples)
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    for name, given in options.items():
+        if given is not None:
+            raise UserError(f"{name} is for translations, and {why}; leave it out.")
+
+
+def _score_by_recipe(
+    show: "Show", model: str, test: str | None, beams: int | None, place: "torch.device", world: "World"
+) -> None:
+    """A model that does not translate, on the test sets of its own recipe."""
+    from regard.task.testing import run_tests
+
+    for name, scored in run_tests(model, test, beams=beams, device=place, world=world).items():
+        if world.first:
+            show(f"{model} on {name}: {scored}", {"model": model, "test": name} | scored.rounded())
 
 
 def _check_shares(tests: list["Test"], processes: int) -> None:

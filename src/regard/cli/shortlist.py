@@ -7,7 +7,6 @@ import typer
 
 from regard.cli.options import given_pairs
 from regard.cli.progress import counting
-from regard.data.corpus import Corpus
 
 
 def shortlist(
@@ -24,6 +23,7 @@ def shortlist(
 
     Without --source, --target or --pairs it learns from what the model was trained on.
     """
+    from regard.data.corpus import Corpus
     from regard.task import load_translator
     from regard.task.shortlist import learn_shortlist, save_shortlist, shortlist_place, training_corpus
 

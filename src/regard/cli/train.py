@@ -11,6 +11,7 @@ import typer
 from regard.cli.options import Changes, Device, Threads, given_pairs
 from regard.cli.processes import Processes, one_voice, restarted, start_others, taking_part
 from regard.cli.progress import TrainingDisplay
+from regard.errors import UserError
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe's name, a .toml file, or the folder of a run.")
@@ -32,21 +33,27 @@ def train(
     source: Annotated[Path | None, typer.Option(help="Your own sentences, one a line …")] = None,
     target: Annotated[Path | None, typer.Option(help="… and their translations, line by line.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Your own pairs: a .tsv or .jsonl file, or a folder.")] = None,
+    own: Annotated[
+        Path | None, typer.Option("--on", help="Your own data of the recipe's kind: a text, a treebank, a folder …")
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     processes: Processes = None,
     parallel: Annotated[ParallelName | None, typer.Option(help="How several processes keep the weights.")] = None,
     shard: Annotated[int | None, typer.Option(min=2, help="fsdp: share weights out over so many processes.")] = None,
 ) -> None:
-    """Train a model by a recipe; with --source and --target, on your own pairs of sentences."""
+    """Train a model by a recipe, on its own data or on yours (--on; --source and --target for pairs of sentences)."""
     from regard.task import read_recipe
     from regard.task import train as train_recipe
-    from regard.task.recipe import recipe_name
+    from regard.task.reading import recipe_name
     from regard.task.training import with_parallel
     from regard.train.surroundings import StoppedError
 
     with one_voice():
-        chosen = read_recipe(recipe, changes or [], given_pairs(pairs, source, target, "target"))
+        given = given_pairs(pairs, source, target, "target")
+        if given is not None and own is not None:
+            raise UserError("--on and --pairs, --source or --target all name the data; give one of them.")
+        chosen = read_recipe(recipe, changes or [], given, own)
         folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / recipe_name(recipe))
         chosen = with_parallel(chosen, parallel, shard, processes)
         advice = f"regard train {shlex.quote(str(folder))} --resume"
@@ -54,7 +61,7 @@ def train(
         start_others(processes, device, threads, f" Checkpoints are whole; go on with: {advice}{many}")
     with (
         taking_part(device, threads, chosen.train.parallel.timeout) as (world, place),
-        TrainingDisplay(chosen.train.steps) as display,
+        TrainingDisplay(chosen.train.steps, chosen.counted) as display,
     ):
         try:
             trained = train_recipe(
@@ -87,10 +94,7 @@ def recipes(
             }
             print(json.dumps(facts, ensure_ascii=False))
             continue
-        scores = "; ".join(
-            f"{name}: BLEU {score.bleu:.1f}" + ("" if score.chrf is None else f", chrF {score.chrf:.1f}")
-            for name, score in ({} if expect is None else expect.scores).items()
-        )
+        scores = "; ".join(f"{name}: {score}" for name, score in ({} if expect is None else expect.scores).items())
         if expect is not None and expect.measured:
             scores += f" in {expect.minutes:g} min on {expect.hardware}"
         elif expect is not None and expect.source:

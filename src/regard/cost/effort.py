@@ -1,6 +1,7 @@
 """The units in which costs are counted: arithmetic, and numbers kept for backward."""
 
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 Precision = Literal["fp32", "bf16"]
@@ -53,17 +54,32 @@ class Part:
     lasting: Effort = Effort()
     """Where layers are computed again: what is kept all the same."""
     inside: Effort = Effort()
-    """And what one of the layers has on the way back beside that."""
+    """And what the last of the layers has on the way back beside that."""
+    earlier: tuple[Effort, ...] = ()
+    """The same of each layer before it, less what is gone by then."""
+
+    @property
+    def insides(self) -> tuple[Effort, ...]:
+        """Of all layers, from the first to the last."""
+        return (*self.earlier, self.inside)
+
+    def holding(self, more: Effort) -> "Part":
+        """The same where every layer that is computed again has more inside."""
+        return replace(self, inside=self.inside + more, earlier=tuple(each + more for each in self.earlier))
 
     @property
     def whole(self) -> Effort:
         return self.layers + self.outside
 
 
-def part_of(layers: int, layer: Effort, outside: Effort, entering: int) -> Part:
-    """A stack of equal layers; `entering` is how many numbers enter each of them."""
+def part_of(layers: Sequence[Effort], outside: Effort, entering: int) -> Part:
+    """A stack of layers; `entering` is how many numbers enter each of them.
+
+    Computed again, the inside of one layer at a time is there, and what entered those behind it is gone.
+    """
     kept = Effort(kept=entering)
-    return Part(layer * layers, outside, outside + kept * layers, layer + kept * -1)
+    *earlier, last = (layer + kept * (number - len(layers)) for number, layer in enumerate(layers))
+    return Part(sum(layers, Effort()), outside, outside + kept * len(layers), last, tuple(earlier))
 
 
 def number_size(precision: Precision) -> int:

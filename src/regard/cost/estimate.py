@@ -32,8 +32,7 @@ from regard.cost.memory import Form, LossWay, batch_bytes, computed_again, weigh
 from regard.cost.words import short, span
 from regard.cost.work import Work
 from regard.errors import UserError
-from regard.model import EncoderDecoderConfig, ModelConfig, count_parameters
-from regard.model.embedding import Vocabulary
+from regard.model import EncoderDecoderConfig, ModelConfig, count_parameters, count_table_parameters
 from regard.model.experts import Router
 
 REACHED = (0.9, 0.6)
@@ -301,7 +300,7 @@ def estimate(
     with torch.device("meta"):
         model = config.build()
     parameters = count_parameters(model)
-    tables = sum(count_parameters(part) for part in model.modules() if isinstance(part, Vocabulary))
+    tables = count_table_parameters(model)
     matrices = sum(part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear | Router))
     # Adam keeps two means of each gradient; Muon one, of the matrices inside the stacks.
     remembered = {"adam": 2 * parameters, "adamw": 2 * parameters, "muon": 2 * parameters - matrices}

@@ -1,4 +1,4 @@
-"""What the fast form of a model keeps for backward (model/swift_training.py), which is how a GPU trains it.
+"""What the fast form of a model keeps for backward (fast/swift_training.py), which is how a GPU trains it.
 
 Its kernels keep nothing that can be made again: no mask of dropout, no weights of attention. Sublayer by sublayer:
 
@@ -46,7 +46,10 @@ def is_recordable(config: ModelConfig) -> bool:
 
 
 def draw_their_own(config: ModelConfig, source: int, target: int) -> tuple[bool, bool]:
-    """Of the encoder's layers and of the decoder's: whether PyTorch draws chance inside of them."""
+    """Of the encoder's layers and of the decoder's: whether PyTorch draws chance inside of some.
+
+    Where only some do, the others are computed again all the same; that they keep everything too is said of all.
+    """
     width, decoder, heads = config.width, config.decoder, config.decoder.attention
     own = _draws_its_own(decoder, config, target)
     if not isinstance(config, EncoderDecoderConfig):
@@ -77,11 +80,11 @@ def fast_parts(
     if isinstance(config, EncoderDecoderConfig):
         theirs = _stack(config.encoder, config, rows, source, False, device)
         cross, made, again, copied = _cross(config, rows, source, target, device)
-        own = Part(
-            own.layers + cross * config.decoder.layers,
-            own.outside + made,
-            own.lasting + again,
-            own.inside + cross + copied,
+        own = replace(
+            own.holding(cross + copied),
+            layers=own.layers + cross * config.decoder.layers,
+            outside=own.outside + made,
+            lasting=own.lasting + again,
         )
     return theirs, own
 
@@ -97,14 +100,15 @@ def _stack(config: StackConfig, model: ModelConfig, rows: int, tokens: int, caus
         reached = pairs(pattern_of(config, causal), tokens, tokens)
         layer = attention_of(heads, width, device).own(tokens, reached, rotary) * rows
         layer += hold_mask(config, tokens, causal)
-    layer += (_feed_forward(config.feed_forward, width, tokens) + _around(width, tokens) * 2) * rows
+    layer += _around(width, tokens) * (2 * rows)
+    layers = [layer + _feed_forward(each, width, tokens) * rows for each in config.feed_forwards]
     first, cells = embed(model, tokens) * rows, rows * tokens * width
     if config.order == "post":  # what leaves the last norm
-        return part_of(config.layers, layer, first + Effort(kept=cells), cells)
+        return part_of(layers, first + Effort(kept=cells), cells)
     # Where norms stand before sublayers also what enters it. Computed again, that is inside of the last layer.
-    part = part_of(config.layers, layer, first + _around(width, tokens) * rows, cells)
+    part = part_of(layers, first + _around(width, tokens) * rows, cells)
     entering = Effort(kept=cells)
-    return replace(part, lasting=part.lasting + entering * -1, inside=part.inside + entering)
+    return replace(part.holding(entering), lasting=part.lasting + entering * -1)
 
 
 def _cross(
@@ -134,14 +138,13 @@ def _stacks(config: ModelConfig) -> list[StackConfig]:
 
 
 def _has_dropout(config: StackConfig) -> bool:
-    return max(config.dropout, config.attention.dropout, config.feed_forward.dropout) > 0
+    return max(config.dropout, config.attention.dropout, *(each.dropout for each in config.feed_forwards)) > 0
 
 
 def _draws_its_own(config: StackConfig, model: ModelConfig, tokens: int) -> bool:
-    """Whether PyTorch draws chance in the self-attention or the feed-forward of a stack."""
-    heads, middle = config.attention, config.feed_forward
-    attention = heads.dropout > 0 and not _known_of_itself(config, model, tokens)
-    return attention or (middle.dropout > 0 and not _known_middle(middle))
+    """Whether PyTorch draws chance in the self-attention or some feed-forward of a stack."""
+    attention = config.attention.dropout > 0 and not _known_of_itself(config, model, tokens)
+    return attention or any(each.dropout > 0 and not _known_middle(each) for each in config.feed_forwards)
 
 
 def _known_of_itself(config: StackConfig, model: ModelConfig, tokens: int) -> bool:

@@ -46,9 +46,8 @@ def parts(config: ModelConfig, rows: int, source: int, target: int, device: Devi
         attention = attention_of(decoder.attention, width, device)
         layer += _around(decoder, width, target, device) + attention.other(target, source)
         theirs, copied = _of_source(config, rows, source, device), attention.copied(source)
-    layer = layer * rows + hold_mask(decoder, target, causal=True)
-    own = part_of(decoder.layers, layer, outside, rows * target * width)
-    return theirs, replace(own, inside=own.inside + copied * rows)
+    own = part_of(_layers(decoder, layer, width, rows, target, causal=True), outside, rows * target * width)
+    return theirs, own.holding(copied * rows)
 
 
 def _of_source(config: EncoderDecoderConfig, rows: int, source: int, device: Device) -> Part:
@@ -58,8 +57,8 @@ def _of_source(config: EncoderDecoderConfig, rows: int, source: int, device: Dev
     layer, last = _stack(encoder, config, source, False, device)
     shared = config.memory == "shared"
     outside = embed(config, source) + last + attention.make(source) * (1 if shared else layers)
-    layer = layer * rows + hold_mask(encoder, source, causal=False)
-    part = part_of(encoder.layers, layer, outside * rows, rows * source * width)
+    inner = _layers(encoder, layer, width, rows, source, causal=False)
+    part = part_of(inner, outside * rows, rows * source * width)
     held = attention.held(source) * (rows * (1 if shared and attention.lends else layers))
     made = made_of_source(config, rows, source, device)
     return replace(part, outside=part.outside + held, lasting=part.lasting + made)
@@ -75,8 +74,8 @@ def step(config: ModelConfig, length: int, source: int = 0, room: int | None = N
     layer = attention.step(length if slots is None else min(max(length, room or 0), slots))
     if isinstance(config, EncoderDecoderConfig):
         layer += attention.step_other(source)
-    layer += feed_forward_of(decoder.feed_forward, width, 1).products
-    return layer * decoder.layers + Effort(flops=2 * width * config.vocabulary)
+    middles = sum((feed_forward_of(each, width, 1).products for each in decoder.feed_forwards), Effort())
+    return layer * decoder.layers + middles + Effort(flops=2 * width * config.vocabulary)
 
 
 def cache_slots(config: ModelConfig) -> int | None:
@@ -138,15 +137,24 @@ def embed(config: ModelConfig, tokens: int) -> Effort:
 
 
 def _stack(config: StackConfig, model: ModelConfig, tokens: int, causal: bool, device: Device) -> tuple[Effort, Effort]:
-    """Self-attention and feed-forward of one layer, and what is behind the last; cross-attention is for `parts`."""
+    """Self-attention of one layer and what is around it and the feed-forward, then what is behind the last layer.
+
+    Cross-attention is for `parts`, feed-forwards are for `_layers`.
+    """
     width, rotary = model.width, isinstance(model.position, RotaryConfig)
     reached = pairs(pattern_of(config, causal), tokens, tokens)
     layer = attention_of(config.attention, width, device).own(tokens, reached, rotary)
-    layer += feed_forward_of(config.feed_forward, width, tokens) + _around(config, width, tokens, device) * 2
+    layer += _around(config, width, tokens, device) * 2
     # What enters the first sublayer of post-norm, or enters and leaves the last norm of the others.
     if config.order == "post":
         return layer, Effort(kept=tokens * width)
     return layer, normalise(tokens, width, config.norm.kind, device)
+
+
+def _layers(config: StackConfig, layer: Effort, width: int, rows: int, tokens: int, *, causal: bool) -> list[Effort]:
+    """All layers of a stack: what a row takes in each of them alike, its feed-forward, and the mask for all rows."""
+    mask = hold_mask(config, tokens, causal)
+    return [(layer + feed_forward_of(each, width, tokens)) * rows + mask for each in config.feed_forwards]
 
 
 def _around(config: StackConfig, width: int, tokens: int, device: Device) -> Effort:

@@ -11,6 +11,7 @@ The plain form casts each weight by itself, so that its last moment is never the
 layers are computed again.
 """
 
+from operator import add
 from typing import Literal
 
 from torch import nn
@@ -20,11 +21,11 @@ from regard.cost.fast import BENDS, draw_their_own, fast_parts
 from regard.cost.forward import parts
 from regard.cost.hardware import Hardware
 from regard.cost.middle import middle_width
-from regard.model import EncoderDecoderConfig, ModelConfig, count_parameters
+from regard.model import EncoderDecoderConfig, FeedForwardConfig, ModelConfig, count_parameters
 from regard.model.block import Block
 
 Form = Literal["plain", "fast"]
-"""A model as it is written, or as a GPU trains it (model/swift_training.py)."""
+"""A model as it is written, or as a GPU trains it (fast/swift_training.py)."""
 LossWay = Literal["rows", "kernel", "over", "late"]
 """How the loss is taken: some rows at a time with PyTorch's own operations, by a kernel that needs no room of its own
 (train/triton_loss.py), by that kernel with the gradient of the logits written over them, or with words scored in the
@@ -83,13 +84,12 @@ def batch_bytes(
     again = computed_again(config, source, target, form, recompute=recompute, recorded=recorded)
     pairs = list(zip(sides, again, strict=True))
     kept = sum((side.lasting if twice else side.whole).bytes(precision, device) for side, twice in pairs) + logits
-    inside = max(side.inside.bytes(precision, device) if twice else 0 for side, twice in pairs)
-    table, middle = config.vocabulary * config.width, config.decoder.feed_forward
-    # What left the other bends is gone when their own way back begins; ReLU and gated ones still need as much.
-    spared = middle.activation in BENDS and middle.activation != "relu"
-    beginning = (
-        inside + size * (table + cells * middle_width(middle) * (1 if spared else 2)) - logits
-    )  # which are gone by then
+    # Beside the inside of a decoder's layer stand gradients of its middle; an encoder's is counted with the last ones.
+    middles = [size * cells * _middle_numbers(each) for each in config.decoder.feed_forwards]
+    insides = [[inside.bytes(precision, device) for inside in side.insides] if twice else [0] for side, twice in pairs]
+    most = max(map(add, insides[1], middles)) if again[1] else middles[-1]
+    table = config.vocabulary * config.width
+    beginning = max(most, max(insides[0]) + middles[-1]) + size * table - logits  # which are gone by then
     if form == "plain":
         return kept, max(scoring, beginning) if recompute else scoring
     uses = 1 + config.tie + (isinstance(config, EncoderDecoderConfig) and config.source_vocabulary is None)
@@ -105,6 +105,15 @@ def computed_again(
         return recompute, recompute
     encoder, decoder = draw_their_own(config, source, target)
     return not encoder, not decoder
+
+
+def _middle_numbers(middle: FeedForwardConfig) -> int:
+    """Of how many numbers of a token there are gradients when the way back through a feed-forward begins.
+
+    What left the other bends is gone when their own way back begins; ReLU and gated ones still need as much.
+    """
+    spared = middle.activation in BENDS and middle.activation != "relu"
+    return middle_width(middle) * (1 if spared else 2)
 
 
 def _while_scoring(config: ModelConfig, cells: int, precision: Precision, device: Device, loss: LossWay) -> int:

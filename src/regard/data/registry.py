@@ -1,9 +1,9 @@
 """The named data sets: what each is, under which licence, where it lies and whether it is what it should be.
 
 The table is `sets.toml`. A set is looked for in `$REGARD_DATA/<name>`, then among those that ship with the package,
-then in the cache, and is only then downloaded into the cache. Files under REGARD_DATA are the user's own: they are
-read, never written, and not held against the checksums unless `check` is asked. Many sets were prepared from their
-origins and have no public address of their own; for those `get` says what to do.
+then where other packages put it, then in the cache, and is only then downloaded into the cache. Files under REGARD_DATA
+are the user's own: they are read, never written, and not held against the checksums unless `check` is asked. Many sets
+were prepared from their origins and have no public address of their own; for those `get` says what to do.
 """
 
 import contextlib
@@ -11,7 +11,9 @@ import difflib
 import functools
 import gzip
 import hashlib
+import importlib.util
 import os
+import re
 import shutil
 import sys
 import tomllib
@@ -29,13 +31,18 @@ from regard.files import file_sha256
 FileProgress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes there are so far and, where known, how many there will be."""
 
-Place = Literal["REGARD_DATA", "package", "cache", "to be downloaded", "in part to be downloaded", "no public address"]
+Place = Literal[
+    "REGARD_DATA", "package", "system", "cache", "to be downloaded", "in part to be downloaded", "no public address"
+]
 State = Literal["good", "missing", "differs"]
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a set. `count` is in the set's unit; `plain_sha256`: the address gives it without compression."""
+    """One file of a set. `count` is in the set's unit; `plain_sha256`: the address gives it without compression.
+
+    `content_sha256` is of what is in a compressed file, for those that others have compressed or labelled anew.
+    """
 
     name: str
     size: int
@@ -43,11 +50,16 @@ class DataFile:
     sha256: str
     address: str | None = None
     plain_sha256: str | None = None
+    content_sha256: str | None = None
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is known of a set. `origins` is where its material comes from, not always where its files can be had."""
+    """What is known of a set. `origins` is where its material comes from, not always where its files can be had.
+
+    `places` are folders that other packages put the files in; "{sklearn}/data" is one in a Python package. `advice` is
+    what else can be done where the set is missing, `classes` are the names of what labels say by number.
+    """
 
     name: str
     description: str
@@ -56,6 +68,9 @@ class DataSet:
     origins: tuple[str, ...]
     unit: str
     files: tuple[DataFile, ...]
+    places: tuple[str, ...] = ()
+    advice: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -107,8 +122,9 @@ def dataset(name: str) -> DataSet:
 
 def find(name: str, files: Iterable[str] | None = None) -> Path | None:
     """The folder on this machine that has all files of a set, or the named ones; None where there is none."""
-    wanted = _wanted(dataset(name), files)
-    return next((folder for _, folder in _folders(name) if not _missing(folder, wanted)), None)
+    chosen = dataset(name)
+    wanted = _wanted(chosen, files)
+    return next((folder for _, folder in _folders(chosen) if not _missing(folder, wanted)), None)
 
 
 def get(name: str, files: Iterable[str] | None = None, *, progress: FileProgress | None = None) -> Path:
@@ -120,7 +136,7 @@ def get(name: str, files: Iterable[str] | None = None, *, progress: FileProgress
         return found
     folder = cache_folder() / "data" / name
     if any(file.address for file in _missing(folder, wanted)):
-        with _alone(folder):
+        with alone(folder):
             for file in _missing(folder, wanted):
                 if file.address is not None:
                     _fetch(chosen, file, file.address, folder, progress)
@@ -134,7 +150,7 @@ def get(name: str, files: Iterable[str] | None = None, *, progress: FileProgress
 def locate(name: str) -> Location:
     """Where a set is, or how it could be had. Nothing is downloaded."""
     chosen = dataset(name)
-    for place, folder in _folders(name):
+    for place, folder in _folders(chosen):
         if not _missing(folder, chosen.files):
             return Location(chosen, place, folder)
     addresses = [file.address is not None for file in chosen.files]
@@ -186,6 +202,7 @@ def _from_table(name: str, values: dict[str, Any]) -> DataSet:
             sha256=file["sha256"],
             address=base + file["source"] if "source" in file else None,
             plain_sha256=file.get("plain_sha256"),
+            content_sha256=file.get("content_sha256"),
         )
         for file in values["files"]
     )
@@ -197,13 +214,18 @@ def _from_table(name: str, values: dict[str, Any]) -> DataSet:
         origins=tuple(values["origins"]),
         unit=values["unit"],
         files=files,
+        places=tuple(values.get("places", ())),
+        advice=values.get("advice", ""),
+        classes=tuple(values.get("classes", ())),
     )
 
 
-def _folders(name: str) -> list[tuple[Place, Path]]:
+def _folders(chosen: DataSet) -> list[tuple[Place, Path]]:
     """Where a set may lie, in the order it is looked for."""
-    shipped = Path(str(resources.files("regard.data") / "shipped" / name))
-    places: list[tuple[Place, Path]] = [("package", shipped), ("cache", cache_folder() / "data" / name)]
+    name = chosen.name
+    places: list[tuple[Place, Path]] = [("package", Path(str(resources.files("regard.data") / "shipped" / name)))]
+    places += [("system", folder) for text in chosen.places if (folder := _place(text)) is not None]
+    places.append(("cache", cache_folder() / "data" / name))
     own = os.environ.get("REGARD_DATA")
     if own:
         root = Path(own).expanduser()
@@ -211,6 +233,16 @@ def _folders(name: str) -> list[tuple[Place, Path]]:
             raise UserError(f"REGARD_DATA is set to {own}, which is not a folder; please correct or unset it.")
         places.insert(0, ("REGARD_DATA", root / name))
     return places
+
+
+def _place(text: str) -> Path | None:
+    """A folder that another package fills; None if it lies in a Python package that is not installed."""
+    inside = re.fullmatch(r"\{(\w+)\}/(.+)", text)
+    if inside is None:
+        return Path(text)
+    found = importlib.util.find_spec(inside[1])  # which does not import it
+    roots = (found and found.submodule_search_locations) or ()
+    return next((Path(root) / inside[2] for root in roots), None)
 
 
 def _wanted(chosen: DataSet, files: Iterable[str] | None) -> tuple[DataFile, ...]:
@@ -235,7 +267,7 @@ def _missing(folder: Path, files: Iterable[DataFile]) -> list[DataFile]:
 
 def _partial(chosen: DataSet) -> Path | None:
     """The first folder that has at least one of a set's files."""
-    folders = (folder for _, folder in _folders(chosen.name))
+    folders = (folder for _, folder in _folders(chosen))
     return next((folder for folder in folders if len(_missing(folder, chosen.files)) < len(chosen.files)), None)
 
 
@@ -245,7 +277,8 @@ def _state(file: DataFile, path: Path) -> State:
     if file_sha256(path) == file.sha256:
         return "good"
     # Compressed again, the same text has other bytes.
-    return "good" if file.plain_sha256 is not None and _content_sha256(path) == file.plain_sha256 else "differs"
+    content = file.plain_sha256 or file.content_sha256
+    return "good" if content is not None and _content_sha256(path) == content else "differs"
 
 
 def _content_sha256(path: Path) -> str | None:
@@ -275,7 +308,7 @@ def _fetch(chosen: DataSet, file: DataFile, address: str, folder: Path, progress
             download(address, plain, sha256=file.plain_sha256, progress=report)
             _compress(plain, target)
     except DownloadError as error:
-        hint = f"A copy under $REGARD_DATA/{chosen.name} would do as well."
+        hint = f"A copy under $REGARD_DATA/{chosen.name} would do as well. {chosen.advice}".rstrip()
         raise DownloadError(f"{chosen.name}: {error} {hint}") from None
 
 
@@ -293,8 +326,8 @@ def _compress(plain: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time downloads into a folder; the others wait and then find the files there."""
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time fills a folder; the others wait and then find the files there."""
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -317,6 +350,6 @@ def _advice(chosen: DataSet, left: list[DataFile], there: str) -> str:
     place = Path(own) / chosen.name if own else f"$REGARD_DATA/{chosen.name}"
     return (
         f"{chosen.name}: no public address is known for {', '.join(file.name for file in left)}{there}. "
-        f"Please put a copy of the set under {place}. "
+        f"Please put a copy of the set under {place}. {chosen.advice + ' ' if chosen.advice else ''}"
         f"It was prepared from {' and '.join(chosen.origins)} ({chosen.licence})."
     )

@@ -87,6 +87,10 @@ class TokenStore:
         """How many ids each item has on a side, from the offsets alone."""
         return np.diff(self._offsets[side])
 
+    def stream(self, side: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """All ids of a side one behind the other, and where each item begins and the last one ends."""
+        return self._tokens[side], self._offsets[side]
+
     def padded(
         self, side: str, items: NDArray[np.int64], rows: int, length: int, padding: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

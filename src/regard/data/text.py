@@ -24,10 +24,11 @@ COMPRESSED = (".gz", ".xz", ".zst")
 """The suffixes that say a file is compressed, in lower case."""
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, *, ends: bool = False) -> Iterator[str]:
     """The lines of a UTF-8 file without their line ends; its suffix says whether it is .gz, .xz or .zst.
 
-    A byte-order mark at the start is removed. The file is opened when the first line is asked for.
+    With `ends` a line that has an end has "\\n" behind it, whichever it was. A byte-order mark at the start is removed.
+    The file is opened when the first line is asked for.
     """
     path = Path(path)
     number = 0
@@ -39,7 +40,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
                     if not line:
                         continue  # a file with nothing but the mark has no line
                 end = -2 if line.endswith(b"\r\n") else -1 if line.endswith(b"\n") else None
-                yield line[:end].decode("utf-8")
+                text = line[:end].decode("utf-8")
+                yield f"{text}\n" if ends and end is not None else text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise UserError(

@@ -25,8 +25,8 @@ from tokenizers import Tokenizer
 from regard.errors import UserError
 from regard.files import write_text
 
-SPECIAL_NAMES = {"padding": "⟨padding⟩", "start": "⟨start⟩", "end": "⟨end⟩", "unknown": "⟨unknown⟩"}
-"""What our own special tokens are called in tokenizer.json."""
+SPECIAL_NAMES = {role: f"⟨{role}⟩" for role in ("padding", "start", "end", "unknown", "mask", "separator", "classify")}
+"""What our own special tokens are called in tokenizer.json; the last three are for encoders."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class TextTokenizer:
         start: int | None = None,
         end: int | None = None,
         unknown: int | None = None,
+        mask: int | None = None,
+        separator: int | None = None,
+        classify: int | None = None,
     ) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         # None of these three belongs in plain encoding; an imported tokenizer may have them set.
@@ -80,9 +83,14 @@ class TextTokenizer:
         self.start = self._special("start", start)
         self.end = self._special("end", end)
         self.unknown = self._special("unknown", unknown)
+        self.mask = self._special("mask", mask)
+        self.separator = self._special("separator", separator)
+        self.classify = self._special("classify", classify)
         added = self.tokenizer.get_added_tokens_decoder()
-        hidden: set[int | None] = {number for number, token in added.items() if token.special}
-        self._hidden = hidden - {self.unknown} | {self.padding, self.start, self.end}
+        named = {number for number in self._ids().values() if number is not None}
+        self.special = frozenset({number for number, token in added.items() if token.special} | named)
+        """The ids that stand for no word of a text, the unknown one among them."""
+        self._hidden = self.special - {self.unknown}
         self._instead = {number: ids for number in self._known & self._hidden if (ids := self._in_parts(number))}
 
     def __repr__(self) -> str:
@@ -90,7 +98,7 @@ class TextTokenizer:
 
     def __reduce__(self) -> tuple[object, ...]:
         # The library's own pickling, which takes a tokenizer to another process, would forget `encode_special_tokens`.
-        return _again, (type(self), self.json, (self.padding, self.start, self.end, self.unknown))
+        return _again, (type(self), self.json, self._ids())
 
     @property
     def json(self) -> str:
@@ -119,6 +127,17 @@ class TextTokenizer:
             rows = [[part for number in row for part in self._instead.get(number, (number,))] for row in rows]
         return rows
 
+    def encode_placed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, and of each from which to which of its characters it reaches."""
+        check_text(text)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        found = [
+            (part, place)
+            for number, place in zip(encoding.ids, encoding.offsets, strict=True)
+            for part in self._instead.get(number, (number,))
+        ]
+        return [number for number, _ in found], [place for _, place in found]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids; special ones are left out, bytes that are no UTF-8 become �."""
         return self.tokenizer.decode(self._shown(ids), skip_special_tokens=False)
@@ -146,16 +165,8 @@ class TextTokenizer:
         return place
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        padding: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        unknown: int | None = None,
-    ) -> Self:
-        """Open a tokenizer.json, our own or (with the ids its model uses) any other."""
+    def load(cls, path: str | Path, **special: int | None) -> Self:
+        """Open a tokenizer.json, our own or (with the ids its model uses for special tokens) any other."""
         place = Path(path)
         try:
             text = place.read_text(encoding="utf-8")
@@ -169,7 +180,11 @@ class TextTokenizer:
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise UserError(f"{place} is not a tokenizer that can be read ({error}); restore it from a copy.") from None
-        return cls(tokenizer, padding=padding, start=start, end=end, unknown=unknown)
+        return cls(tokenizer, **special)
+
+    def _ids(self) -> dict[str, int | None]:
+        """The id of each role; None where it has none."""
+        return {role: getattr(self, role) for role in SPECIAL_NAMES}
 
     def _special(self, role: str, given: int | None) -> int | None:
         """The id that plays this role: the given one, or that of our own name for it."""
@@ -220,6 +235,5 @@ def check_text(text: str) -> None:
         ) from None
 
 
-def _again(kind: type[TextTokenizer], text: str, ids: tuple[int | None, ...]) -> TextTokenizer:
-    padding, start, end, unknown = ids
-    return kind(Tokenizer.from_str(text), padding=padding, start=start, end=end, unknown=unknown)
+def _again(kind: type[TextTokenizer], text: str, ids: dict[str, int | None]) -> TextTokenizer:
+    return kind(Tokenizer.from_str(text), **ids)

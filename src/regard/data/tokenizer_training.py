@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -48,6 +48,9 @@ class TokenizerConfig(Config):
     minimum_count: int = Field(default=1, ge=1)
     """How often a word or character must be met to be a token (bpe: a pair to be joined)."""
 
+    more: ClassVar[tuple[str, ...]] = ()
+    """What special tokens there are besides padding, start and end, by their role."""
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.kind == "byte" and self.vocabulary is not None:
@@ -63,9 +66,25 @@ class TokenizerConfig(Config):
         return self
 
     @property
+    def likely_vocabulary(self) -> int:
+        """How many tokens there will be, as far as that is known before the text is."""
+        return self.vocabulary or {"byte": self.smallest, "character": self.smallest + 100}.get(self.kind, SUBWORDS)
+
+    @property
     def smallest(self) -> int:
         """The smallest vocabulary this kind can have."""
-        return len(SPECIAL_NAMES) + 1 if self.kind == "word" else len(_FRAME) + 256
+        return len(self.frame) + (2 if self.kind == "word" else 256)
+
+    @property
+    def frame(self) -> list[str]:
+        """The names of the special tokens, in the order of their ids; a word tokenizer has the unknown word as well."""
+        return _FRAME + [SPECIAL_NAMES[role] for role in self.more]
+
+
+class EncoderTokenizerConfig(TokenizerConfig):
+    """A tokenizer for models that read whole texts: with a token that hides a word, and two that stand around texts."""
+
+    more: ClassVar[tuple[str, ...]] = ("mask", "separator", "classify")
 
 
 def train_tokenizer(
@@ -76,7 +95,7 @@ def train_tokenizer(
     Texts too few for the vocabulary asked for give a smaller one; `report` is told so in a sentence.
     """
     if config.kind == "byte":
-        return TextTokenizer(_bytes())
+        return TextTokenizer(_bytes(config))
     trained = TextTokenizer(_TRAINERS[config.kind](config, _checked(texts)))
     asked = _wanted(config) if config.kind in ("bpe", "unigram") else config.vocabulary
     if report is not None and asked is not None and trained.vocabulary < asked:
@@ -108,7 +127,7 @@ def _bpe(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         vocab_size=_wanted(config),
         min_frequency=config.minimum_count,
         initial_alphabet=_SIGNS,
-        special_tokens=_FRAME,
+        special_tokens=config.frame,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -122,7 +141,8 @@ def _unigram(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     and it gives signs not met in training slightly different scores in such an order. So scores are rounded, those
     signs get the lowest score, and equal scores are put in the order of their text.
     """
-    room = _wanted(config) - len(_FRAME)
+    frame = config.frame
+    room = _wanted(config) - len(frame)
     learning = _on_bytes(models.Unigram())
     # Asked for the alphabet alone, the trainer would not stop there, so it is asked for one piece more.
     trainer = trainers.UnigramTrainer(
@@ -136,8 +156,8 @@ def _unigram(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     rounded = {piece: round(score, 4) for piece, score in (scores | signs).items()}
     ranked = sorted(rounded, key=lambda piece: (piece not in signs, -rounded[piece], piece))[:room]
     table = sorted(((piece, rounded[piece]) for piece in ranked), key=lambda entry: (-entry[1], entry[0]))
-    tokenizer = _on_bytes(models.Unigram([(name, 0.0) for name in _FRAME] + table))
-    tokenizer.add_special_tokens(_FRAME)
+    tokenizer = _on_bytes(models.Unigram([(name, 0.0) for name in frame] + table))
+    tokenizer.add_special_tokens(frame)
     return tokenizer
 
 
@@ -148,30 +168,30 @@ def _character(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     kept = [character for character, count in counts.items() if count >= config.minimum_count]
     kept.sort(key=lambda character: (-counts[character], character))
     room = _EVERYTHING if config.vocabulary is None else config.vocabulary - config.smallest
-    return _characters(kept[:room])
+    return _characters(config, kept[:room])
 
 
-def _bytes() -> Tokenizer:
+def _bytes(config: TokenizerConfig) -> Tokenizer:
     """The bytes in their order, after the special tokens. Bytes that are no UTF-8 spoil nothing but themselves."""
     higher = iter([sign for sign in _SIGNS if ord(sign) > 255])  # signs for bytes that cannot be printed, in order
     signs = [chr(byte) if chr(byte) in _SIGNS else next(higher) for byte in range(256)]
-    ids = {token: number for number, token in enumerate([*_FRAME, *signs])}
+    ids = {token: number for number, token in enumerate([*config.frame, *signs])}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(_FRAME)
+    tokenizer.add_special_tokens(config.frame)
     return tokenizer
 
 
-def _characters(alphabet: list[str]) -> Tokenizer:
+def _characters(config: TokenizerConfig, alphabet: list[str]) -> Tokenizer:
     """One token for each character of an alphabet, and for each byte of any other character.
 
     It is a BPE model that joins nothing: that model falls back to bytes.
     """
-    ids = {token: number for number, token in enumerate([*_FRAME, *_BYTES, *alphabet])}
+    ids = {token: number for number, token in enumerate([*config.frame, *_BYTES, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer.add_special_tokens(_FRAME)
+    tokenizer.add_special_tokens(config.frame)
     return tokenizer
 
 
@@ -182,7 +202,7 @@ def _word(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     trainer = trainers.WordLevelTrainer(
         vocab_size=config.vocabulary or _EVERYTHING,
         min_frequency=config.minimum_count,
-        special_tokens=[*_FRAME, unknown],
+        special_tokens=[*config.frame, unknown],
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)

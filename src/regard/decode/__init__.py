@@ -13,6 +13,7 @@ from regard.decode.rules import Forbidden, Prefix, Rule, Shortest, Written
 from regard.decode.search import Choice, Chooser, Hypothesis, Stepper, search
 from regard.decode.settings import DecodeConfig, Wish, make_chooser
 from regard.decode.single import Sampled, Single, greedy_search
+from regard.decode.tree_rule import TreeRule, TreeWish
 
 __all__ = [
     "Beams",
@@ -41,6 +42,8 @@ __all__ = [
     "Step",
     "Stepper",
     "Ticket",
+    "TreeRule",
+    "TreeWish",
     "Wish",
     "Worker",
     "Written",

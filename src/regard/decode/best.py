@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from regard.model import triton_switch
+from regard.fast import triton_switch
 
 _SMALLEST, _MOST, _MOST_ON_GPU = 64, 64, 32
 

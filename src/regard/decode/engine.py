@@ -87,9 +87,8 @@ class Request:
     @property
     def lane(self) -> tuple[Any, ...]:
         """Requests that agree in this are searched side by side."""
-        wish = self.wish
         config = self.config.model_copy(update={"seed": 0})
-        return repr(config), wish.forbidden, bool(wish.prefix), bool(wish.required), self.alternatives
+        return repr(config), *self.wish.lane, self.alternatives
 
 
 def filled_up(requests: Sequence[Request], slots: int) -> list[Request]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numba import njit
 
-from regard.model.kernels import Function, compiled, exp, inlined
+from regard.fast.kernels import Function, compiled, exp, inlined
 
 _ZERO = np.float32(0)
 _LOWEST = np.float32(-3e38)

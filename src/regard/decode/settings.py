@@ -15,6 +15,7 @@ from regard.decode.required import Progress, Required
 from regard.decode.rules import Forbidden, Prefix, Rule
 from regard.decode.search import Chooser
 from regard.decode.single import Sampled, Single
+from regard.decode.tree_rule import TreeRule, TreeWish
 from regard.errors import UserError
 
 
@@ -82,6 +83,12 @@ class Wish:
     required: tuple[tuple[int, ...], ...] = ()
     forbidden: tuple[tuple[int, ...], ...] = ()
     seed: int | None = None
+    tree: TreeWish | None = None
+
+    @property
+    def lane(self) -> tuple[Any, ...]:
+        """Outputs whose wishes agree in this can be searched for side by side."""
+        return self.forbidden, bool(self.prefix), bool(self.required), None if self.tree is None else self.tree.lane
 
 
 def make_chooser(
@@ -108,6 +115,8 @@ def make_chooser(
     forbidden = {sequence for wish in wishes for sequence in wish.forbidden}
     if forbidden:
         rules.append(Forbidden(sorted(forbidden), device))
+    if any(wish.tree for wish in wishes):
+        rules.append(TreeRule([wish.tree for wish in wishes], limits, end, device))
     if config.sample:
         seeds = [config.seed + row if wish.seed is None else wish.seed for row, wish in enumerate(wishes)]
         return Sampled(
@@ -144,6 +153,10 @@ def make_chooser(
 
 def _check_wish(wish: Wish, limit: int) -> None:
     """Refuse what no output can fulfil."""
+    if wish.tree is not None:
+        wish.tree.check_limit(limit)
+        if wish.prefix or wish.required or wish.forbidden:
+            raise UserError("What a tree begins with or contains cannot be given; leave that out, or the tree.")
     if len(wish.prefix) > limit:
         raise UserError(f"The output begins with {len(wish.prefix)} given tokens and may have {limit} at most.")
     for sequence in wish.forbidden:

@@ -21,6 +21,7 @@ from torch import Tensor
 from regard.decode.engine import Request, Worker
 from regard.decode.search import Hypothesis, State, move, search
 from regard.decode.settings import Wish, make_chooser
+from regard.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class Among(Generic[State]):
 
     def wish(self, wish: Wish) -> Wish:
         """The same wish in places. What can never come need not be forbidden."""
+        if wish.tree is not None:
+            raise UserError("A tree is searched for among all its symbols; leave out the shortlist.")
         return replace(
             wish,
             prefix=tuple(self.place[token] for token in wish.prefix),

@@ -7,14 +7,14 @@ from torch import nn
 
 from regard.errors import UserError
 from regard.model.block import NormConfig
-from regard.model.embedding import EmbeddingConfig, TokensConfig
+from regard.model.embedding import EmbeddingConfig, TokensConfig, Vocabulary
 from regard.model.encoder import Encoder, EncoderConfig, EncoderTokensConfig
 from regard.model.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from regard.model.feed_forward import ExpertsConfig, FeedForwardConfig
 from regard.model.language_model import LanguageModel, LanguageModelConfig
 from regard.model.paper import transformer_base, transformer_big
 from regard.model.readout import ClassifyConfig, FillConfig, NoHeadConfig, TagConfig
-from regard.model.stack import StackConfig
+from regard.model.stack import FirstConfig, StackConfig
 from regard.model.vision import PixelsConfig, VisionTransformer, VisionTransformerConfig
 
 Model = EncoderDecoder | LanguageModel
@@ -64,6 +64,11 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def count_table_parameters(model: nn.Module) -> int:
+    """How many of them are in tables of word vectors."""
+    return sum(count_parameters(part) for part in model.modules() if isinstance(part, Vocabulary))
+
+
 def _kind(values: object, where: str, known: list[str]) -> str:
     kind = values.get("kind") if isinstance(values, dict) else None
     if isinstance(kind, str) and kind in known:
@@ -91,6 +96,7 @@ __all__ = [
     "ExpertsConfig",
     "FeedForwardConfig",
     "FillConfig",
+    "FirstConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "Model",
@@ -105,6 +111,7 @@ __all__ = [
     "VisionTransformerConfig",
     "build_empty",
     "count_parameters",
+    "count_table_parameters",
     "read_any_config",
     "read_config",
     "transformer_base",

@@ -113,6 +113,7 @@ class Encoder(nn.Module):
         lengths: Tensor | None = None,
         segments: Tensor | None = None,
         documents: Tensor | None = None,
+        places: Tensor | None = None,
         watch: Watch | None = None,
     ) -> Tensor:
         """What the head gives.  tokens, segments, documents: # (batch, tokens); lengths: # (batch,)
@@ -120,12 +121,17 @@ class Encoder(nn.Module):
         Without a head the vectors (batch, tokens, width); to fill gaps (batch, tokens, vocabulary); to classify
         (batch, labels); to tag (batch, tokens, labels). Rows are padded on the right up to the longest; `lengths`
         tells where they end. `segments` says which part of the text each token belongs to, 0 where it is not given.
-        Several documents can be packed in a row where the head does not speak for the whole row.
+        Several documents can be packed in a row where the head does not speak for the whole row. There the head can
+        also be asked about some tokens of each row only: those at `places`, # (batch, some), are what it gives then.
         """
         head = self.config.head
         if isinstance(head, ClassifyConfig):
             one_a_row(documents)
+            if places is not None:
+                raise UserError("There is one label for a whole row here, and none for its tokens; leave out places.")
         vectors = self.encode(tokens, lengths=lengths, segments=segments, documents=documents, watch=watch)
+        if places is not None:
+            vectors = vectors.gather(1, places[..., None].expand(-1, -1, vectors.shape[2]))
         if isinstance(head, ClassifyConfig):
             vectors = self._pooled(vectors, lengths, head.pooling)
         given: Tensor = vectors

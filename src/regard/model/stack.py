@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
@@ -29,15 +29,43 @@ Part = TypeVar("Part", bound=nn.Module)
 Made = TypeVar("Made")
 
 
+class FirstConfig(Config):
+    """The first layers of a stack, where their feed-forward is another than that of the layers behind them."""
+
+    layers: int = Field(default=1, ge=1)
+    """How many they are."""
+    feed_forward: AnyFeedForward
+
+
 class StackConfig(Config):
     """What one stack is made of. The numbers left out are those of the paper's base model."""
 
     layers: int = Field(default=6, ge=1)
+    """How many there are, the first ones included."""
     attention: AnyAttention = HeadsConfig()
     feed_forward: AnyFeedForward = FeedForwardConfig()
+    """That of every layer, or of every layer behind the `first`."""
+    first: FirstConfig | None = None
+    """Layers that begin the stack with a feed-forward of their own, as DeepSeek's do before its experts."""
     order: Order = "pre"
     norm: NormConfig = NormConfig()
     dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _others_follow(self) -> Self:
+        if self.first is not None and self.first.layers >= self.layers:
+            raise ConfigError(
+                "first.layers",
+                f"found {self.first.layers}; expected fewer than layers ({self.layers}). Where all of them have the "
+                "same feed-forward, leave out first.",
+            )
+        return self
+
+    @property
+    def feed_forwards(self) -> list[AnyFeedForward]:
+        """The feed-forward of each layer, from the first to the last."""
+        first = [] if self.first is None else [self.first.feed_forward] * self.first.layers
+        return first + [self.feed_forward] * (self.layers - len(first))
 
 
 class Stack(nn.Module):
@@ -62,13 +90,13 @@ class Stack(nn.Module):
         def wrapped(function: nn.Module) -> nn.Module:
             return ORDERS[config.order](function, config.norm.build(width), config.dropout)
 
-        def block() -> Block:
+        def block(feed_forward: AnyFeedForward) -> Block:
             parts = {"attention": wrapped(attention.self_attention(width, pattern, rotary))}
             if memory is not None:
                 parts["cross"] = wrapped(attention.cross_attention(width, shared_memory=memory == "shared"))
-            return Block({**parts, "feed_forward": wrapped(config.feed_forward.build(width))})
+            return Block({**parts, "feed_forward": wrapped(feed_forward.build(width))})
 
-        self.blocks = nn.ModuleList(block() for _ in range(config.layers))
+        self.blocks = nn.ModuleList(map(block, config.feed_forwards))
         self.memory: Any = attention.memory_projection(width) if memory == "shared" else None
         self.norm = nn.Identity() if config.order == "post" else config.norm.build(width)
         _initialise(self, residual_gain=(2 * config.layers) ** -0.5 if config.order == "pre" else 1.0)

@@ -34,7 +34,7 @@ class PixelsConfig(Config):
         Whole numbers run from 0 to 255 (torch.uint8), others from 0 to 1.
         """
         values = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures.float()
-        mean, std = (values.new_tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
+        mean, std = (_each_channel(numbers, values) for numbers in (self.mean, self.std))
         return (values - mean) / std
 
 
@@ -91,6 +91,11 @@ class VisionTransformerConfig(Config):
     def grid(self) -> Size:
         """How many patches lie below and beside each other at the trained size."""
         return self.size[0] // self.patch, self.size[1] // self.patch
+
+    @property
+    def tokens(self) -> int:
+        """What is read of a picture of the trained size: its patches, the class token if there is one, registers."""
+        return self.grid[0] * self.grid[1] + (self.pooling == "class") + self.registers
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -255,6 +260,14 @@ class SinusoidalGrid(Grid):
         device = self.side.frequencies.values.device
         row, column = (self.side.encode(torch.arange(count, device=device)) for count in (rows, columns))
         return torch.cat((row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1)), dim=-1)
+
+
+def _each_channel(numbers: tuple[float, ...], like: Tensor) -> Tensor:
+    """Numbers as a tensor on the device of another.  # (numbers, 1, 1)
+
+    Written there one by one: copying them from the host is what a CUDA graph refuses to record.
+    """
+    return torch.stack([like.new_full((1, 1), number) for number in numbers])
 
 
 def _times(size: Size) -> str:

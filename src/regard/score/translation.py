@@ -8,7 +8,8 @@ define their scores.
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
@@ -25,6 +26,13 @@ class TranslationScore:
     bleu_signature: str
     chrf_signature: str
     sentences: int
+
+    def __str__(self) -> str:
+        return f"BLEU {self.bleu:.2f}, chrF {self.chrf:.2f}"
+
+    def rounded(self) -> dict[str, Any]:
+        """As plain data, to two decimals."""
+        return asdict(self) | {"bleu": round(self.bleu, 2), "chrf": round(self.chrf, 2)}
 
 
 @dataclass(frozen=True)

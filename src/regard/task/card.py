@@ -3,29 +3,23 @@
 from typing import Any
 
 from regard.data.registry import sets
-from regard.task.recipe import Recipe
+from regard.task.recipe import MEASURES, Recipe
 
 
 def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
     """The card of a finished run, in Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
     lines = [
-        f"# {origin['recipe'] or 'A translator'}",
+        f"# {origin['recipe'] or f'A model for {recipe.task}'}",
         "",
         recipe.description,
         "",
-        "Trained with regard. Translate with it: `regard translate THIS-FOLDER \"Some text.\"`",
+        f"Trained with regard. {recipe.usage}",
         "",
         "## How good it is",
         "",
-        "| test set | sentences | BLEU | chrF |",
-        "|---|---|---|---|",
-        *(
-            f"| {name} | {score['sentences']:,} | {score['bleu']:.2f} | {score['chrf']:.2f} |"
-            for name, score in origin["scores"].items()
-        ),
-        "",
-        f"Searched with {_search(origin['decode'])}.",
+        *_scores(origin["scores"]),
+        *_search(origin.get("decode")),
         *_signatures(origin["scores"]),
         "",
         "## What it was made from",
@@ -34,9 +28,11 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
         "",
         "## What it took",
         "",
-        f"- {origin['parameters']:,} parameters, {origin['non_embedding']:,} without word vectors",
-        f"- {origin['steps']:,} steps, {origin['words']:,} target words, seed {origin['seed']}; {origin['weights']}",
-        f"- {origin['seconds'] / 60:.1f} minutes on {origin['device']}, about {origin['flops']:.2e} FLOP",
+        f"- {_size(origin['parameters'], origin['non_embedding'])}",
+        f"- {origin['steps']:,} steps, {origin['words']:,} {recipe.counted}, seed {origin['seed']}; "
+        f"{origin['weights']}",
+        f"- {origin['seconds'] / 60:.1f} minutes on {origin['device']}"
+        + ("" if origin["flops"] is None else f", about {origin['flops']:.2e} FLOP"),
         f"- {versions}; finished {origin['finished']}",
         "",
         "The whole recipe is in recipe.toml, beside this file.",
@@ -44,24 +40,41 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _search(decode: dict[str, Any]) -> str:
-    if decode["beams"] == 1:
-        return "greedy search"
-    return f"beam search, {decode['beams']} beams, length penalty {decode['penalty']} {decode['strength']}"
+def _scores(scores: dict[str, dict[str, Any]]) -> list[str]:
+    """A table of all that is a number."""
+    first = next(iter(scores.values()), {})
+    columns = [key for key, value in first.items() if isinstance(value, int | float)]
+    names = [MEASURES[key][0] if key in MEASURES else key.replace("_", " ") for key in columns]
+    rows = [[name, *(_number(key, score[key]) for key in columns)] for name, score in scores.items()]
+    return [f"| {' | '.join(row)} |" for row in (["test set", *names], ["---"] * (len(columns) + 1), *rows)]
+
+
+def _size(parameters: int, others: int) -> str:
+    return f"{parameters:,} parameters" + (f", {others:,} without word vectors" if others < parameters else "")
+
+
+def _number(measure: str, value: float) -> str:
+    decimals = 1 + MEASURES[measure][1] if measure in MEASURES else 4
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.{decimals}f}"
+
+
+def _search(decode: dict[str, Any] | None) -> list[str]:
+    if decode is None:
+        return []
+    beams = f"beam search, {decode['beams']} beams, length penalty {decode['penalty']} {decode['strength']}"
+    return ["", f"Searched with {'greedy search' if decode['beams'] == 1 else beams}."]
 
 
 def _signatures(scores: dict[str, Any]) -> list[str]:
-    first = next(iter(scores.values()), None)
-    if first is None:
-        return []
-    return [f"Signatures: `{first['bleu_signature']}` and `{first['chrf_signature']}`."]
+    """What makes the numbers comparable."""
+    first: dict[str, Any] = next(iter(scores.values()), {})
+    found = [f"`{value}`" for key, value in first.items() if key.endswith("signature")]
+    return [f"Signatures: {' and '.join(found)}."] if found else []
 
 
 def _data(recipe: Recipe, fingerprints: dict[str, str]) -> list[str]:
     """Each part of the data with its checksum, and the licence of the named sets among them."""
-    parts = {"train": recipe.data.train, **{name: (part,) for name, part in recipe.data.test.items()}}
-    if recipe.data.valid is not None:
-        parts["valid"] = (recipe.data.valid,)
+    parts = recipe.places()
     lines = [
         f"- {name}: {', '.join(part.place for part in corpora)}, SHA-256 of what is read {fingerprints[name]}"
         for name, corpora in parts.items()

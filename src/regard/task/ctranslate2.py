@@ -14,6 +14,7 @@ from regard.data.stream import TextStream
 from regard.decode import DecodeConfig, Hypothesis, Wish
 from regard.errors import UserError
 from regard.interop.ctranslate2_engine import GenerationEngine, Output, TranslationEngine, longest_text
+from regard.model import EncoderDecoder
 from regard.run import Loaded
 from regard.task.generator import SAMPLING, Generated, Generator
 from regard.task.translate import BATCH_TOKENS, Translation
@@ -34,10 +35,12 @@ class CTranslate2Translator(Translator):
     ) -> None:
         if translator.worker is not translator.model:
             raise UserError("CTranslate2 cannot join models in an ensemble; leave out --with, or use --engine regard.")
+        if not isinstance(translator.translating, EncoderDecoder):
+            raise UserError("CTranslate2 translates with an encoder–decoder only; leave out --engine.")
         super().__init__(Loaded(translator.model, translator.tokenizer, translator.target_tokenizer), translator.decode)
         self.engine = TranslationEngine(folder, device)
         self.batch_tokens = BATCH_TOKENS[torch.device(device).type]
-        self.longest = longest_text(translator.encoder_decoder.config)
+        self.longest = longest_text(translator.translating.config)
         self.scored = scored
 
     def joined(self, others: Sequence[Translator]) -> Translator:

@@ -12,7 +12,7 @@ import torch
 
 from regard.decode import Worker
 from regard.errors import UserError
-from regard.model import swift, swift_gpu
+from regard.fast import swift, swift_gpu
 from regard.model.writer import Writer
 
 Precision = Literal["float32", "bf16", "int8"]

@@ -121,8 +121,12 @@ class Generator(Loaded):
 
     def _request(self, prompt: str, limit: int, decode: DecodeConfig, wish: Wish, alternatives: int) -> Request:
         ids = self.text.encode(prompt)
-        start = self.language_model.config.tokens.start
-        return Request((*([] if start is None else [start]), *ids), limit, decode, wish, alternatives)
+        special = self.language_model.config.tokens
+        if special.start is not None:
+            ids = [special.start, *ids]
+        elif not ids and special.end is not None:
+            ids = [special.end]  # a text begins where the one before it ended
+        return Request(tuple(ids), limit, decode, wish, alternatives)
 
     def _generated(self, prompt: str, one: Hypothesis, stops: Sequence[str]) -> Generated:
         stream = TextStream(self.text, stops)

@@ -7,7 +7,7 @@ was made from, so a second run of the same recipe starts at once.
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,12 +21,8 @@ from regard.data.tokenizer import TextTokenizer
 from regard.data.tokenizer_training import train_pair
 from regard.errors import UserError
 from regard.files import write_text
-from regard.task.recipe import Recipe
-
-Say = Callable[[str], None]
-
-HELD_OUT = "held-out.jsonl"
-"""The file in a run's folder with the pairs that were taken out of the training part."""
+from regard.task.recipe import Say
+from regard.task.translation_recipe import HELD_OUT, TranslationRecipe
 
 _CHUNK = 2000
 """Pairs tokenised at once, on all threads."""
@@ -45,7 +41,9 @@ class Prepared:
     """SHA-256 of each part of the data, for the model card."""
 
 
-def prepare(recipe: Recipe, folder: Path, say: Say, tokenizers: tuple[TextTokenizer, TextTokenizer] | None) -> Prepared:
+def prepare(
+    recipe: TranslationRecipe, folder: Path, say: Say, tokenizers: tuple[TextTokenizer, TextTokenizer] | None
+) -> Prepared:
     """Read, filter, hold out, learn the tokenizers (unless they are given) and tokenise."""
     corpus = Corpus("train", recipe.data.train)
     fingerprints = {"train": corpus.fingerprint()}
@@ -97,7 +95,7 @@ def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer] | None:
 class _Training:
     """The pairs to learn from: filtered, without those that are held out."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, say: Say) -> None:
+    def __init__(self, recipe: TranslationRecipe, corpus: Corpus, say: Say) -> None:
         self.recipe, self.corpus, self.say = recipe, corpus, say
         self._held: set[str] = set()
         self._reported = False
@@ -154,7 +152,7 @@ def _known_by(text: str) -> str:
     return "".join(sign for sign in text.casefold() if sign.isalnum())
 
 
-def _valid_pairs(recipe: Recipe) -> list[Pair] | None:
+def _valid_pairs(recipe: TranslationRecipe) -> list[Pair] | None:
     if recipe.data.valid is None:
         return None
     return [
@@ -171,7 +169,9 @@ def _without_longest(pairs: list[Pair], store: TokenStore, longest: int, say: Sa
     return kept
 
 
-def _tokenizers(recipe: Recipe, training: _Training, folder: Path, say: Say) -> tuple[TextTokenizer, TextTokenizer]:
+def _tokenizers(
+    recipe: TranslationRecipe, training: _Training, folder: Path, say: Say
+) -> tuple[TextTokenizer, TextTokenizer]:
     """Learnt once for a run and kept in its folder."""
     found = read_tokenizers(folder)
     if found is not None:

@@ -10,8 +10,8 @@ from regard.data.corpus import Corpus, CorpusConfig
 from regard.data.text import read_lines
 from regard.errors import UserError
 from regard.run import find, read_facts
-from regard.task.prepare import HELD_OUT
-from regard.task.recipe import ScoreConfig, read_recipe
+from regard.task.reading import read_translation
+from regard.task.translation_recipe import HELD_OUT, ScoreConfig
 from regard.task.translator import load_translator
 
 
@@ -33,7 +33,7 @@ def own_test_sets(model: str | Path, name: str | None = None) -> list[Test]:
         read_facts(place)  # says so if there is no such model
     if not path.is_file():
         raise UserError(f"{model} names no test sets of its own; give --source and --reference, or --pairs.")
-    recipe = read_recipe(path)
+    recipe = read_translation(path)
     known = dict(recipe.data.test)
     if recipe.data.valid is not None:
         known.setdefault("valid", recipe.data.valid)

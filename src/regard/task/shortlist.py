@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.files import new_file
 from regard.run import find, read_facts
 from regard.run.tensors import read_tensors, write_tensors
-from regard.task.recipe import read_recipe
+from regard.task.reading import read_translation
 
 SHORTLIST = "shortlist.safetensors"
 """The file in a run's folder."""
@@ -77,7 +77,7 @@ def training_corpus(model: str | Path) -> Corpus:
     read_facts(place)  # says so if there is no such model
     if not (place / "recipe.toml").is_file():
         raise UserError(f"{model} does not say what it was trained on; give --source and --target, or --pairs.")
-    return Corpus("train", read_recipe(place / "recipe.toml").data.train)
+    return Corpus("train", read_translation(place / "recipe.toml").data.train)
 
 
 def own_shortlist(model: str | Path) -> Path:

@@ -16,9 +16,9 @@ from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Request, Wish, Worker, score_given, search_all, search_batch
 from regard.decode.shortlist import Shortlist, search_batch_among
 from regard.errors import UserError
-from regard.model.swift import Swift
+from regard.fast.swift import Swift
 from regard.score import TranslationScore, score_translations
-from regard.task.recipe import ScoreConfig
+from regard.task.translation_recipe import ScoreConfig
 from regard.task.words import seeded
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}

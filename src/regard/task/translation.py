@@ -1,66 +1,39 @@
 """The task the Transformer was made for: a sentence in one language becomes one in another."""
 
-from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
-from torch import Tensor
 
-from regard.data.batch import Batch, TokenBatches
+from regard.data.corpus import Corpus
 from regard.data.pairs import Pair
-from regard.decode import DecodeConfig, Worker
-from regard.errors import UserError
-from regard.model import EncoderDecoder
-from regard.model.experts import balance_of, gathered
-from regard.model.writer import Writer
+from regard.decode import DecodeConfig
 from regard.score import TranslationScore, score_translations
-from regard.task.forms import Forms
-from regard.task.prepare import Prepared
-from regard.task.recipe import Recipe
+from regard.task.job import Score
+from regard.task.prepare import Prepared, prepare
+from regard.task.prompts import Translating, reading
+from regard.task.recipe import Say, tell
+from regard.task.sequences import SequenceTask
 from regard.task.translate import score_pairs, translate_lines
-from regard.train.loss import Loss, consistent_word_loss, word_loss
-from regard.train.task import Forward, Measured
+from regard.task.translation_recipe import TranslationRecipe
+from regard.task.translator import load_translator
+from regard.train.task import Measured
 from regard.train.world import ALONE, World
 
-_VALIDATION_TOKENS = 8192
 
-
-class TranslationTask:
+class TranslationTask(SequenceTask):
     """Sentence pairs, an encoder–decoder, the loss of its next words, and the BLEU of what it writes."""
 
-    def __init__(self, recipe: Recipe, prepared: Prepared, model: EncoderDecoder, world: World = ALONE) -> None:
-        self.recipe, self.prepared, self.model, self.world = recipe, prepared, model, world
-        train = recipe.train
-        try:
-            self.batches = TokenBatches(
-                prepared.train, train.tokens, seed=train.seed, shapes=train.shapes, limit=recipe.data.longest
-            )
-        except UserError as error:
-            raise UserError(
-                f"{error} Raise data.longest ({recipe.data.longest}) or train.tokens ({train.tokens})."
-            ) from None
+    def __init__(self, recipe: TranslationRecipe, prepared: Prepared, model: Translating, world: World = ALONE) -> None:
+        self.recipe, self.prepared = recipe, prepared
+        valid = prepared.valid if prepared.valid_pairs else None
+        super().__init__(recipe.train, recipe.data.longest, prepared.train, valid, model, world)
 
-    def loss(self, forward: Forward, batch: Batch) -> Loss:
-        """Teacher forcing: every word is predicted from the right words before it."""
-        settings = self.recipe.train.loss
-        with gathered() as notes:
-            scores = self._scores(forward, batch, passes=2 if settings.consistency else 1)
-        if settings.consistency:
-            loss = consistent_word_loss(
-                scores, batch.target, batch.target_lengths, settings.smoothing, settings.consistency, overwrite=True
-            )
-        else:
-            loss = word_loss(scores, batch.target, batch.target_lengths, settings.smoothing, overwrite=True)
-        return loss.also(balance_of(notes))
-
-    def plain_loss(self, forward: Forward, batch: Batch) -> Loss:
-        return word_loss(self._scores(forward, batch), batch.target, batch.target_lengths)
-
-    def validation(self) -> Iterator[Batch]:
-        if self.prepared.valid is None or not self.prepared.valid_pairs:
-            return iter(())
-        longest = self.recipe.data.longest
-        return TokenBatches(self.prepared.valid, max(_VALIDATION_TOKENS, longest), shapes=16, limit=longest).epoch()
+    @classmethod
+    def begin(cls, recipe: TranslationRecipe, folder: Path, say: Say, world: World) -> Self:
+        """Tokenizers, stores of ids and a model with its first weights."""
+        prepared, model = world.in_turn(lambda: _model_and_data(recipe, folder, say))
+        return cls(recipe, prepared, model, world)
 
     def measure(self) -> Measured | None:
         """BLEU and chrF of greedy translations: quick, and a good guess at what a beam would give."""
@@ -73,26 +46,43 @@ class TranslationTask:
     def score(self, pairs: list[Pair], decode: DecodeConfig) -> TranslationScore:
         """How good translations of pairs' sources are; several processes share them out."""
         data, how = self.prepared, self.recipe.score
+        source = reading(data.source, self.model)
         if self.world.size == 1:
-            return score_pairs(self._worker(len(pairs)), data.source, data.target, pairs, decode, how)
+            return score_pairs(self.worker(len(pairs)), source, data.target, pairs, decode, how)
         lines = [pair.source for pair in self.world.share(pairs)]
-        found = translate_lines(self._worker(len(lines)), data.source, data.target, lines, decode.only_best())
+        found = translate_lines(self.worker(len(lines)), source, data.target, lines, decode.only_best())
         outputs = self.world.whole([best.text for best, *_ in found])
         references = [pair.target for pair in pairs]
         return score_translations(outputs, references, tokenised=how.tokenised, lowercase=how.lowercase)
 
-    def _worker(self, inputs: int) -> Worker[Any]:
-        """The model, with its weights as they are now, in the form that is fastest for so many inputs."""
-        return Forms(self.model).worker(inputs) if isinstance(self.model, Writer) else self.model
+    def test(self, say: Say) -> dict[str, Score]:
+        """The test sets, by the search the recipe names; without any, the pairs held out."""
+        recipe, data = self.recipe, self.recipe.data
+        sets = {name: list(Corpus(name, (part,)).read()) for name, part in data.test.items()}
+        if not sets and self.prepared.valid_pairs:
+            sets = {"valid" if data.valid is not None else "held-out": self.prepared.valid_pairs}
+        scores: dict[str, Score] = {}
+        for name, pairs in sets.items():
+            scores[name] = self.score(pairs, recipe.decode)
+            say(tell(recipe, name, scores[name]))
+        return scores
 
-    def _scores(self, forward: Forward, batch: Batch, passes: int = 1) -> Tensor:
-        """Scores for each target word, given the words before it.  # (passes · rows, length, vocabulary)"""
-        tokens = self.model.config.tokens
-        assert tokens.start is not None
-        start = torch.full_like(batch.target[:, :1], tokens.start)
-        before = torch.cat((start, batch.target[:, :-1]), dim=1)
-        source, lengths, targets = batch.source, batch.source_lengths, batch.target_lengths
-        if passes > 1:
-            source, before = source.repeat(passes, 1), before.repeat(passes, 1)
-            lengths, targets = lengths.repeat(passes), targets.repeat(passes)
-        return forward(source, before, source_lengths=lengths, target_lengths=targets)
+    def facts(self) -> dict[str, Any]:
+        return {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
+
+
+def _model_and_data(recipe: TranslationRecipe, folder: Path, say: Say) -> tuple[Prepared, Translating]:
+    if recipe.init_from is None:
+        prepared = prepare(recipe, folder, say, None)
+        shared = prepared.source is prepared.target
+        sizes = (prepared.target.vocabulary, None if shared else prepared.source.vocabulary)
+        torch.manual_seed(recipe.train.seed)
+        return prepared, recipe.model_settings(*sizes).build()
+    first = load_translator(recipe.init_from)
+    tokenizers = first.source_text, first.target_text
+    tokenizers[0].save(folder / "tokenizer.json")
+    if tokenizers[1] is not tokenizers[0]:
+        tokenizers[1].save(folder / "target_tokenizer.json")
+    say(f"Starting from the weights and tokenizers of {recipe.init_from}.")
+    torch.manual_seed(recipe.train.seed)
+    return prepare(recipe, folder, say, tokenizers), first.translating.train()

@@ -12,10 +12,10 @@ from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Ensemble, Wish, Worker
 from regard.decode.shortlist import Shortlist
 from regard.errors import UserError
-from regard.model import EncoderDecoder, LanguageModel
+from regard.model import LanguageModel
 from regard.run import Loaded, find, load, read_facts
 from regard.task.forms import Forms
-from regard.task.generator import load_generator
+from regard.task.prompts import Translating, reading
 from regard.task.translate import Translation, score_lines, translate_lines
 from regard.task.words import make_wish
 
@@ -46,26 +46,27 @@ class Translated:
 
 
 class Translator(Loaded):
-    """An encoder–decoder with its tokenizers. `decode` is the search it was made for."""
+    """An encoder–decoder, or a language model that was taught to, with its tokenizers. `decode` is its search."""
 
     def __init__(self, loaded: Loaded, decode: DecodeConfig) -> None:
-        if not isinstance(loaded.model, EncoderDecoder):
-            raise UserError("This is no translator: its model has no encoder to read a source with.")
+        if not isinstance(loaded.model, Translating):
+            raise UserError("This is no translator: its model does not write.")
         if loaded.tokenizer is None or loaded.target_tokenizer is None:
             raise UserError("This model has no tokenizer, so it can take ids but no text.")
         super().__init__(loaded.model, loaded.tokenizer, loaded.target_tokenizer)
         special = loaded.model.config.tokens.plain()
         self.decode = decode
-        self.encoder_decoder = loaded.model
+        self.translating = loaded.model
         self.worker: Worker[Any] = loaded.model
         """What is searched: this model, or an ensemble with others."""
         self.forms = Forms(loaded.model)
         """How it is laid out for the hardware, and in which precision it computes."""
         self.shortlist: Shortlist | None = None
         """The tokens to search among, where not the whole vocabulary is wanted."""
-        self.source_text = TextTokenizer(loaded.tokenizer, **special)
+        text = TextTokenizer(loaded.tokenizer, **special)
         same = loaded.target_tokenizer is loaded.tokenizer
-        self.target_text = self.source_text if same else TextTokenizer(loaded.target_tokenizer, **special)
+        self.source_text = reading(text, loaded.model)
+        self.target_text = text if same else TextTokenizer(loaded.target_tokenizer, **special)
 
     def search(self, beams: int | None) -> DecodeConfig:
         """The search it was made for, with another number of beams where one is given."""
@@ -78,11 +79,11 @@ class Translator(Loaded):
 
     def pays_to_compile(self, sentences: int) -> bool:
         """Whether so many sentences are worth compiled kernels. The first time they cost some seconds."""
-        return self.worker is self.encoder_decoder and self.forms.pays_to_compile(sentences)
+        return self.worker is self.translating and self.forms.pays_to_compile(sentences)
 
     def _worker_for(self, sentences: int) -> Worker[Any]:
         """The model in the form that is best for so many sentences; an ensemble as it is."""
-        return self.forms.worker(sentences) if self.worker is self.encoder_decoder else self.worker
+        return self.forms.worker(sentences) if self.worker is self.translating else self.worker
 
     def joined(self, others: "Sequence[Translator]") -> "Translator":
         """An ensemble of this one and others that were trained with the same tokenizers."""
@@ -164,16 +165,6 @@ class Translator(Loaded):
         return score_lines(self.worker, self.source_text, self.target_text, sources, targets)
 
 
-def open_model(name: str | Path) -> Loaded:
-    """A model from a run folder, or one that ships by its name, as what it is: a `Translator`, a `Generator` …"""
-    loaded = load(name)
-    if isinstance(loaded.model, EncoderDecoder) and loaded.tokenizer is not None:
-        return _translator(loaded, find(name))
-    if isinstance(loaded.model, LanguageModel) and loaded.tokenizer is not None:
-        return load_generator(name)
-    return loaded
-
-
 def load_translator(name: str | Path, device: torch.device | str = "cpu") -> Translator:
     """A translator from a run folder, or one that ships with the package by its name; computes in float32."""
     place = find(name)
@@ -183,7 +174,10 @@ def load_translator(name: str | Path, device: torch.device | str = "cpu") -> Tra
 def _translator(loaded: Loaded, place: Path) -> Translator:
     """With the search that its folder says it was made for."""
     origin = read_facts(place).get("origin", {})
-    decode = origin.get("decode") if isinstance(origin, dict) else None
+    origin = origin if isinstance(origin, dict) else {}
+    if isinstance(loaded.model, LanguageModel) and origin.get("task") != "translation":
+        raise UserError(f"{place}: this is no translator, but a language model: use `regard generate` with it.")
+    decode = origin.get("decode")
     settings = DecodeConfig() if decode is None else DecodeConfig.read(decode, f"{place / 'run.json'}: origin.decode")
     try:
         translator = Translator(loaded, settings)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.model.swift_training import for_training
+from regard.fast.swift_training import for_training
 from regard.train.balance import Balance
 from regard.train.loss import Loss
 from regard.train.lowered import Lowered

@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.attention.heads import OtherAttention
 from regard.errors import UserError
+from regard.fast.swift_training import for_training
 from regard.model.block import Block
-from regard.model.swift_training import for_training
 from regard.train.gradient import for_steps, in_precision
 from regard.train.settings import ParallelConfig
 from regard.train.shares import Cut, Rows

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.model.swift_training import recomputes_recorded
+from regard.fast.swift_training import recomputes_recorded
 from regard.train.balance import Balance
 from regard.train.checkpoint import Checkpoint, Checkpoints, random_state, restore_random_state
 from regard.train.deal import Pass, check_deal, deal

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.config import Config
-from regard.model import triton_switch
-from regard.model.unscored import Unscored
+from regard.fast import triton_switch
+from regard.fast.unscored import Unscored
 
 _CELLS = {"cpu": 1 << 19, "cuda": 1 << 23}
 """Scores taken at once: about as many as a cache holds in float32."""
@@ -61,7 +61,7 @@ def word_loss(
     *,
     overwrite: bool = False,
 ) -> Loss:
-    """Cross-entropy of each row's first `lengths` words (all, if not given), in float32.
+    """Cross-entropy of each row's first `lengths` words (all, if not given), in float32. Words below 0 do not count.
 
     logits: # (batch, tokens, vocabulary); words: # (batch, tokens); lengths: # (batch,)
 
@@ -102,25 +102,25 @@ def _loss(
     passes: int,
     overwrite: bool,
 ) -> Loss:
-    real = _real(words, lengths).flatten()
+    real, words = _real(words, lengths).flatten(), words.flatten().clamp(min=0)
     if isinstance(logits, Unscored):
         if passes == 1 and not consistency:
-            return _late_loss(logits, words.flatten(), real, smoothing)
+            return _late_loss(logits, words, real, smoothing)
         logits = logits.logits()
     scores = logits.reshape(passes, real.numel(), logits.shape[-1])
     if scores.is_cuda and scores.dtype != torch.float64 and has_triton():
         from regard.train.triton_loss import DeviceSums
 
-        given = (scores, words.flatten(), real, smoothing, consistency, overwrite)
+        given = (scores, words, real, smoothing, consistency, overwrite)
         total, plain = DeviceSums.apply(*given)  # type: ignore[no-untyped-call]
         return Loss(total, plain, real.sum())
     if passes == 1 and scores.dtype == torch.float32 and not scores.is_cuda and scores.numel() > _FEW and has_numba():
         from regard.train.numba_loss import MadeSums
 
-        counted = _checked(words.flatten(), real, scores.shape[2]).masked_fill(~real, -1)
+        counted = _checked(words, real, scores.shape[2]).masked_fill(~real, -1)
         total, plain = MadeSums.apply(scores[0], counted, smoothing, overwrite)  # type: ignore[no-untyped-call]
         return Loss(total, plain, real.sum())
-    total, plain = _Sums.apply(scores, words.flatten(), real, smoothing, consistency)  # type: ignore[no-untyped-call]
+    total, plain = _Sums.apply(scores, words, real, smoothing, consistency)  # type: ignore[no-untyped-call]
     return Loss(total, plain, real.sum())
 
 
@@ -146,7 +146,7 @@ def _late_loss(given: Unscored, words: Tensor, real: Tensor, smoothing: float) -
 
 def _checked(words: Tensor, real: Tensor, size: int) -> Tensor:
     """Words that are all in the vocabulary, where they are real: compiled passes look no further."""
-    wrong = words[real & ((words < 0) | (words >= size))]
+    wrong = words[real & (words >= size)]
     if len(wrong):
         raise IndexError(f"Word {int(wrong[0])} is outside the vocabulary of {size}: ids run from 0 to {size - 1}.")
     return words.to(torch.int64)
@@ -228,7 +228,8 @@ def _apart(log_p: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
 
 
 def _real(words: Tensor, lengths: Tensor | None) -> Tensor:
-    """Which words are not padding.  # (batch, tokens)"""
+    """Which words count: those that are asked for and are no padding.  # (batch, tokens)"""
+    asked = words >= 0
     if lengths is None:
-        return torch.ones_like(words, dtype=torch.bool)
-    return torch.arange(words.shape[1], device=words.device) < lengths[:, None]
+        return asked
+    return asked & (torch.arange(words.shape[1], device=words.device) < lengths[:, None])

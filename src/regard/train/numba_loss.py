@@ -13,9 +13,9 @@ from numba import njit
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.model.kernels import Function
-from regard.model.one_dnn import plain_product
-from regard.model.team import FIRST, fraction, integers, matrix, part_of_work, run, shared, table_at, take
+from regard.fast.kernels import Function
+from regard.fast.one_dnn import plain_product
+from regard.fast.team import FIRST, fraction, integers, matrix, part_of_work, run, shared, table_at, take
 
 _ROWS = 8
 """Rows of a part."""

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 import transformers
 
+_LEARNT = ("final_logits_bias", "e_score_correction_bias")
+"""Buffers that are no constants."""
+
 
 def shake(model: Any, seed: int = 0) -> Any:
     """Give every tensor of a model random values, norms, biases and the output bias included, so that no two can be
@@ -15,7 +18,7 @@ def shake(model: Any, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     computed = isinstance(model, transformers.MarianMTModel)  # its positions are no weights
     tensors = dict(model.named_parameters())
-    tensors |= {name: buffer for name, buffer in model.named_buffers() if name == "final_logits_bias"}
+    tensors |= {name: buffer for name, buffer in model.named_buffers() if name.endswith(_LEARNT)}
     with torch.no_grad():
         for name, tensor in tensors.items():
             if computed and "embed_positions" in name:

@@ -369,7 +369,8 @@ def words(*names):
 
 def test_a_tokenizer_of_its_own_for_the_target_gets_a_folder_of_its_own(tmp_path):
     model = read_config(translator(POST, POST, source_vocabulary=23)).build()
-    sides = [words(*SPECIAL_NAMES.values(), word) for word in ("cat", "kedi")]
+    names = [SPECIAL_NAMES[role] for role in ("padding", "start", "end", "unknown")]
+    sides = [words(*names, word) for word in ("cat", "kedi")]
     save(model, tmp_path / "ours", tokenizer=sides[0], target_tokenizer=sides[1])
     export_huggingface(tmp_path / "ours", tmp_path / "theirs")
     source, target = (AutoTokenizer.from_pretrained(tmp_path / "theirs" / part) for part in ("", "target_tokenizer"))

@@ -55,7 +55,8 @@ WRONG = {
     "unknown architecture": (
         lambda d: change_config(d, architectures=["T5ForConditionalGeneration"]),
         "'T5ForConditionalGeneration', which regard cannot import; it can import MarianMTModel, "
-        "BartForConditionalGeneration, GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, BertModel, "
+        "BartForConditionalGeneration, GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, "
+        "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, BertModel, "
         "BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, ViTModel, "
         "ViTForImageClassification",
     ),

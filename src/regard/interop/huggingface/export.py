@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, models, processors
 from torch import Tensor
 
-from regard.attention import LearnedConfig, SinusoidalConfig
+from regard.attention import LatentConfig, LearnedConfig, SinusoidalConfig
 from regard.config import ConfigError
 from regard.data.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError
@@ -32,6 +32,7 @@ from regard.interop.huggingface.bert import (
     WORD_BIAS,
     WORD_BIAS_AGAIN,
 )
+from regard.interop.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from regard.interop.huggingface.encoder_decoder import DECODER, ENCODER, OUTPUT, SHARED, layer_rules, read_model
 from regard.interop.huggingface.export_settings import (
     POSITIONS,
@@ -56,6 +57,8 @@ from regard.model import (
     AnyModelConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
     LanguageModelConfig,
     VisionTransformerConfig,
     build_empty,
@@ -65,6 +68,8 @@ from regard.run import Loaded, find, load, read_facts
 from regard.run.tensors import write_tensors
 
 _HALVES = SinusoidalConfig(layout="halves")
+_TRAINING = ("dropout", "balance", "rate")
+"""Settings that make no difference to what a trained model computes."""
 
 
 def export_huggingface(folder: Path | str, out: Path | str) -> str:
@@ -148,6 +153,8 @@ def _family(config: AnyModelConfig, origin: Mapping[str, Any]) -> Family:
         case EncoderConfig():
             return {"fill": BERT_FILL, "classify": BERT_CLASSIFY, "tag": BERT_TAG}.get(config.head.kind, BERT)
         case LanguageModelConfig():
+            if isinstance(config.decoder.attention, LatentConfig):
+                return DEEPSEEK_V2 if _is_like_v2(config.decoder.feed_forward) else DEEPSEEK_V3
             if config.decoder.norm.kind != "rms":
                 return GPT2
             return LLAMA if config.decoder.attention.pattern == "full" else MISTRAL
@@ -156,18 +163,27 @@ def _family(config: AnyModelConfig, origin: Mapping[str, Any]) -> Family:
     return BART if isinstance(config.position, LearnedConfig) else MARIAN
 
 
+def _is_like_v2(config: FeedForwardConfig) -> bool:
+    """Of DeepSeek's two, V2 chooses experts by a softmax; and where there are none, it may have biases."""
+    return config.gate == "softmax" if isinstance(config, ExpertsConfig) else config.bias
+
+
 def _imported(origin: Mapping[str, Any], family: Family) -> bool:
     theirs = origin.get("library") == "huggingface" and isinstance(origin.get("config"), dict)
     return theirs and origin.get("architecture") == family.architecture
 
 
 def _check_kinds(family: Family, config: AnyModelConfig) -> None:
-    """Refuse what none of their families here has in any layer: latents, experts."""
+    """Refuse layers of a kind that a family does not have: of ours only DeepSeek has latents and experts."""
+    deep = family in (DEEPSEEK_V2, DEEPSEEK_V3)
     for name, stack in stacks_of(config).items():
-        kinds = (("attention", stack.attention.kind, "heads"), ("feed_forward", stack.feed_forward.kind, "dense"))
-        for place, kind, usual in kinds:
+        for place, kind, usual in (
+            ("attention.kind", stack.attention.kind, "latent" if deep else "heads"),
+            ("feed_forward.kind", stack.feed_forward.kind, stack.feed_forward.kind if deep else "dense"),
+            ("first.layers", 0 if stack.first is None or deep else stack.first.layers, 0),
+        ):
             if kind != usual:
-                raise no_counterpart(f"{name}.{place}.kind", kind, family.name, f"; there it is always {usual!r}")
+                raise no_counterpart(f"{name}.{place}", kind, family.name, f"; there it is always {usual!r}")
 
 
 def _check(
@@ -196,18 +212,20 @@ def _sized(config: AnyModelConfig) -> dict[str, Any]:
         widths = {"key_heads": sizes.key_heads, "head_width": sizes.head_width, "value_width": sizes.value_width}
         plain[name]["attention"] |= widths
         plain[name]["norm"]["bias"] |= stack.norm.kind == "rms"  # which has none either way
+        if plain[name]["feed_forward"].get("groups") == 1:  # then it is all the same how groups are compared
+            plain[name]["feed_forward"] |= {"group_score": "best", "active_groups": 1}
     if isinstance(config, VisionTransformerConfig):
         plain["pixels"] = {key: each_channel(value, config.channels) for key, value in plain["pixels"].items()}
     return plain
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and their values; dropout, which only training knows, is left out."""
+    """Dotted keys and their values; what only training knows is left out."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
-        elif key != "dropout":
+        elif key not in _TRAINING:
             flat[f"{prefix}{key}"] = value
     return flat
 
@@ -216,11 +234,16 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _prepare(family: Family, loaded: Loaded) -> tuple[AnyModelConfig, dict[str, Tensor]]:
-    """The same model as one with every bias and some segment (the new ones are zero), and with sinusoids in halves."""
+    """The same model as one with every bias and some segment (the new ones are zero), and with sinusoids in halves.
+
+    Experts that are kept busy by a loss get a bias for choosing, which is zero too.
+    """
     config, tensors = loaded.config, dict(loaded.model.state_dict())
     plain = config.plain()
-    if family.kind not in ("llama", "mistral"):  # whose settings say which biases there are
+    if family not in (LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3):  # whose settings say which biases there are
         _set_biases(plain)
+    if family is DEEPSEEK_V3 and isinstance(config, LanguageModelConfig):
+        _set_correction(plain["decoder"]["feed_forward"])
     if family.kind == "bert":
         plain["segments"] = max(1, plain["segments"])
     if isinstance(config.position, SinusoidalConfig) and config.position.layout == "interleaved":
@@ -244,6 +267,11 @@ def _set_biases(table: dict[str, Any]) -> None:
             table[key] = True
 
 
+def _set_correction(table: dict[str, Any]) -> None:
+    if table["kind"] == "experts":
+        table["balancing"] = "bias"
+
+
 def _reorder(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     """A tensor with the features of the model's width in another order, on whichever side it has them."""
     writes = name.endswith((".function.output.weight", ".function.output.bias", ".narrow.weight", ".narrow.bias"))
@@ -262,7 +290,7 @@ def _send(
     theirs: dict[str, Tensor] = {}
     for rule in family.rules(config):
         if all(name in tensors for name in rule.ours):
-            theirs[rule.theirs] = rule.change.send([tensors[name] for name in rule.ours])
+            theirs |= rule.send([tensors[name] for name in rule.ours])
     shares = settings.get("share_encoder_decoder_embeddings") is not False
     if isinstance(config, EncoderDecoderConfig) and shares and not (config.tie and config.source_vocabulary is None):
         # Where not all words are one table, their library ties none: each is stored under its own name.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from regard.attention import LearnedConfig, RotaryConfig, Sliding, read_pattern
+from regard.attention import LatentConfig, LearnedConfig, RotaryConfig, Sliding, read_pattern
 from regard.attention.rotary import AnyScaling
 from regard.errors import UserError
 from regard.interop.huggingface.family import ACTIVATIONS, GATED_ACTIVATIONS, Family
@@ -13,6 +13,7 @@ from regard.model import (
     EncoderConfig,
     EncoderDecoderConfig,
     EncoderTokensConfig,
+    ExpertsConfig,
     FillConfig,
     LanguageModelConfig,
     VisionTransformerConfig,
@@ -32,6 +33,24 @@ def kept_settings(family: Family, origin: Mapping[str, Any], config: AnyModelCon
         kept["scale_attn_by_inverse_layer_idx"] = False
     if family.kind == "marian":
         kept |= _marian_words(config)
+    if family.kind in ("deepseek_v2", "deepseek_v3"):
+        kept = _settled_deepseek(kept, config)
+    return kept
+
+
+def _settled_deepseek(given: Mapping[str, Any], config: AnyModelConfig) -> dict[str, Any]:
+    """DeepSeek's settings less their own code, layers that look further ahead and other orders of features.
+
+    Where experts are spelled null their own code means none, but transformers would not open the file.
+    """
+    assert isinstance(config, LanguageModelConfig)
+    settled = {"rope_interleave": True, "num_nextn_predict_layers": 0, "num_mtp_layers": 0}
+    kept = {key: settled.get(key, value) for key, value in given.items() if key != "auto_map"}
+    if kept.get("n_shared_experts", 0) is None:
+        kept["n_shared_experts"] = 0
+    if kept.get("n_routed_experts", 0) is None:
+        del kept["n_routed_experts"]
+        kept["first_k_dense_replace"] = config.decoder.layers
     return kept
 
 
@@ -161,6 +180,61 @@ def _write_mistral(config: AnyModelConfig) -> dict[str, Any]:
     return _write_llama(config) | {"sliding_window": window}
 
 
+def _write_deepseek(config: AnyModelConfig, version: str) -> dict[str, Any]:
+    assert isinstance(config, LanguageModelConfig)
+    stack, attention, position = config.decoder, config.decoder.attention, config.position
+    assert isinstance(attention, LatentConfig)
+    sizes, family = attention.sizes(config.width), f"DeepSeek-{version}"
+    if not isinstance(position, RotaryConfig):
+        raise no_counterpart("position.kind", position.kind, family, "; there it is always 'rotary'")
+    plain = sizes.head_width - attention.rotary_width
+    if version == "V2" and config.width % sizes.heads:
+        raise no_counterpart("decoder.attention.heads", sizes.heads, family, f"; there they divide {config.width}")
+    for name, size in (("head_width", plain), ("latent", attention.latent)):
+        if version == "V2" and size % 2:  # it turns pairs of numbers where they lie, as single complex ones
+            raise no_counterpart(f"decoder.attention.{name}", size, family, "; there it is always even")
+    middle = stack.feed_forward
+    settings = _common(config) | {
+        "vocab_size": config.vocabulary,
+        "hidden_size": config.width,
+        "intermediate_size": stack.feed_forwards[0].hidden,
+        "num_hidden_layers": stack.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.heads,
+        "kv_lora_rank": attention.latent,
+        "q_lora_rank": attention.query_latent,
+        "qk_nope_head_dim": plain,
+        "qk_rope_head_dim": attention.rotary_width,
+        "v_head_dim": sizes.value_width,
+        "hidden_act": _name(GATED_ACTIVATIONS, config, family),
+        "rms_norm_eps": stack.norm.epsilon,
+        "attention_bias": attention.bias,
+        "attention_dropout": attention.dropout,
+        "max_position_embeddings": getattr(position.scaling, "trained", 2048),
+        "rope_parameters": {"rope_theta": position.base, **_scaling(position.scaling)},
+    }
+    if not isinstance(middle, ExpertsConfig):
+        return settings | {"first_k_dense_replace": stack.layers, "mlp_bias": middle.bias}
+    chosen = (
+        {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": middle.normalise}
+        if version == "V3"
+        else {"scoring_func": "softmax", "topk_method": "greedy" if middle.groups == 1 else "group_limited_greedy"}
+    )
+    return settings | {
+        "first_k_dense_replace": 0 if stack.first is None else stack.first.layers,
+        "moe_intermediate_size": middle.hidden,
+        "moe_layer_freq": 1,
+        "n_routed_experts": middle.experts,
+        "num_experts_per_tok": middle.active,
+        "n_shared_experts": middle.shared,
+        "routed_scaling_factor": middle.factor,
+        "n_group": middle.groups,
+        "topk_group": middle.active_groups,
+        "aux_loss_alpha": middle.strength,
+        **chosen,
+    }
+
+
 def _write_bert(config: AnyModelConfig) -> dict[str, Any]:
     assert isinstance(config, EncoderConfig)
     stack, position = config.encoder, config.position
@@ -236,6 +310,8 @@ WRITERS: dict[str, Callable[[AnyModelConfig], dict[str, Any]]] = {
     "gpt2": _write_gpt2,
     "llama": _write_llama,
     "mistral": _write_mistral,
+    "deepseek_v2": lambda config: _write_deepseek(config, "V2"),
+    "deepseek_v3": lambda config: _write_deepseek(config, "V3"),
     "bert": _write_bert,
     "vit": _write_vit,
 }

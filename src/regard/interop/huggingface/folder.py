@@ -15,6 +15,7 @@ from regard.config import ConfigError
 from regard.errors import UserError
 from regard.interop.huggingface.bart import BART
 from regard.interop.huggingface.bert import BERT, BERT_CLASSIFY, BERT_FILL, BERT_TAG
+from regard.interop.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from regard.interop.huggingface.family import Family, complete
 from regard.interop.huggingface.gpt2 import GPT2
 from regard.interop.huggingface.llama import LLAMA
@@ -29,7 +30,21 @@ from regard.interop.huggingface.weights import Weights, find_files, read_if_ther
 from regard.model import AnyModel, VisionTransformer, build_empty, count_parameters
 from regard.run import save
 
-FAMILIES = (MARIAN, BART, GPT2, LLAMA, MISTRAL, BERT, BERT_FILL, BERT_CLASSIFY, BERT_TAG, VIT, VIT_CLASSIFY)
+FAMILIES = (
+    MARIAN,
+    BART,
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    BERT,
+    BERT_FILL,
+    BERT_CLASSIFY,
+    BERT_TAG,
+    VIT,
+    VIT_CLASSIFY,
+)
 """Of families of one kind the first is meant where no architecture is named."""
 
 

@@ -7,6 +7,7 @@ uses both: what shape a tensor of theirs must have is what `send` makes of the s
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.interop.huggingface.weights import Weights
 from regard.model import AnyModelConfig, EncoderDecoderConfig, LanguageModelConfig, StackConfig
+
+_FINE = ".correction"
+"""How names end of what may be finer than the rest of a model."""
 
 
 class Change:
@@ -101,7 +105,25 @@ class Rule:
 
     theirs: str
     ours: tuple[str, ...]
+    """Where it is empty there is nothing to bring: it is a tensor without numbers that their library asks for."""
     change: Change = field(default_factory=Change)
+    each: int | None = None
+    """Where given, theirs are so many tensors, and ours has them stacked. `{each}` in their name stands for which."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names that their files have."""
+        return [self.theirs.replace("{each}", str(number)) for number in range(1 if self.each is None else self.each)]
+
+    def send(self, ours: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Their tensors, made from ours, by their names."""
+        sent = self.change.send(ours)
+        return {self.theirs: sent} if self.each is None else dict(zip(self.names, sent.unbind(), strict=True))
+
+    def bring(self, theirs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Our tensors, made from theirs, by our names."""
+        whole = theirs[0] if self.each is None else torch.stack(tuple(theirs))
+        return dict(zip(self.ours, self.change.bring(whole), strict=True))
 
     def at(self, stack: str, layer: int) -> "Rule":
         mark, number = f"{{{stack}}}", str(layer)
@@ -148,19 +170,14 @@ def bring_over(rules: Iterable[Rule], weights: Weights, wanted: Mapping[str, Ten
     `wanted` has our model's names and shapes. Rules for what it does not have (a bias, an untied output) are left out.
     """
     ours: dict[str, Tensor] = {}
-    used = set()
+    used: set[str] = set()
     for rule in rules:
-        if rule.ours[0] not in wanted:
+        if not rule.ours or rule.ours[0] not in wanted:
             continue
-        theirs = weights.tensor(rule.theirs)
-        shape = rule.change.send([torch.empty_like(wanted[name], device="meta") for name in rule.ours]).shape
-        if theirs.shape != shape:
-            raise UserError(
-                f"{weights.place(rule.theirs)}: {weights.spell(rule.theirs)} has the shape {tuple(theirs.shape)}, "
-                f"but config.json calls for {tuple(shape)}; one of the two files is not this model's."
-            )
-        ours.update(zip(rule.ours, rule.change.bring(theirs), strict=True))
-        used.add(rule.theirs)
+        expected = rule.send([torch.empty_like(wanted[name], device="meta") for name in rule.ours])
+        theirs = [_of_shape(weights, name, tensor.shape) for name, tensor in expected.items()]
+        ours |= rule.bring(theirs)
+        used |= expected.keys()
     unknown = sorted(set(weights.names) - used)
     if unknown:
         raise UserError(
@@ -170,9 +187,21 @@ def bring_over(rules: Iterable[Rule], weights: Weights, wanted: Mapping[str, Ten
     return _of_one_type(ours)
 
 
+def _of_shape(weights: Weights, name: str, shape: torch.Size) -> Tensor:
+    found = weights.tensor(name)
+    if found.shape != shape:
+        raise UserError(
+            f"{weights.place(name)}: {weights.spell(name)} has the shape {tuple(found.shape)}, "
+            f"but config.json calls for {tuple(shape)}; one of the two files is not this model's."
+        )
+    return found
+
+
 def _of_one_type(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A model is of one type of number; a mixed file is widened, so that nothing is rounded."""
-    kind = next(iter(tensors.values())).dtype
-    for tensor in tensors.values():
-        kind = torch.promote_types(kind, tensor.dtype)
-    return {name: tensor.to(kind) for name, tensor in tensors.items()}
+    """A model is of one type of number; a mixed file is widened, so that nothing is rounded.
+
+    By what experts are chosen is finer than the rest in every file, and stays so without widening the rest.
+    """
+    kinds = [tensor.dtype for name, tensor in tensors.items() if not name.endswith(_FINE)]
+    kind = reduce(torch.promote_types, kinds)
+    return {name: tensor if name.endswith(_FINE) else tensor.to(kind) for name, tensor in tensors.items()}

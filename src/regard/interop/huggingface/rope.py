@@ -16,7 +16,7 @@ from regard.interop.huggingface.settings import Settings
 
 def read_rotary(settings: Settings) -> tuple[float, AnyScaling | None]:
     """The base of the angles, and how they are slowed down for longer texts, if they are."""
-    table = settings.table("rope_scaling") or settings.table("rope_parameters") or Settings({}, settings.where)
+    table = rotary_table(settings)
     for place in (settings, table):
         place.must_be("partial_rotary_factor", 1, "its rotary positions turn every feature of a head")
     nested = next((key for key, value in table.values.items() if isinstance(value, dict)), None)
@@ -28,6 +28,16 @@ def read_rotary(settings: Settings) -> tuple[float, AnyScaling | None]:
     base = table.number("rope_theta") if table.has("rope_theta") else settings.number("rope_theta", 10_000.0)
     read = table.choice("rope_type" if table.has("rope_type") else "type", KINDS, "default")
     return base, read(table, settings)
+
+
+def rotary_table(settings: Settings) -> Settings:
+    """The table that speaks of angles; an empty one where there is none."""
+    return settings.table("rope_scaling") or settings.table("rope_parameters") or Settings({}, settings.where)
+
+
+def growth(factor: float, strength: float = 1.0) -> float:
+    """By how much YaRN sharpens attention that was stretched so far (their `get_mscale`)."""
+    return 0.1 * strength * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _default(table: Settings, settings: Settings) -> AnyScaling | None:
@@ -65,8 +75,7 @@ def _yarn_sharpness(table: Settings, factor: float) -> float | None:
     above, below = table.number("mscale", 0.0), table.number("mscale_all_dim", 0.0)
     if not (above and below):
         return None
-    growth = 0.1 * math.log(factor) if factor > 1 else 0.0
-    return (above * growth + 1) / (below * growth + 1)
+    return growth(factor, above) / growth(factor, below)
 
 
 def _long(table: Settings, settings: Settings) -> AnyScaling | None:

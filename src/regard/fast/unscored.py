@@ -1,0 +1,40 @@
+"""Words that the loss scores by itself, some at a time, instead of being handed all scores at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.fast import triton_switch
+from regard.model.embedding import Vocabulary
+
+
+class Unscored(NamedTuple):
+    """Vectors that are yet to be compared with every word's."""
+
+    x: Tensor  # (batch, tokens, width)
+    weight: Tensor  # (vocabulary, width)
+    bias: Tensor | None  # (vocabulary,)
+
+    def logits(self) -> Tensor:
+        """(batch, tokens, vocabulary)"""
+        return functional.linear(self.x, self.weight, self.bias)
+
+
+class LateVocabulary(Vocabulary):
+    """Words whose scores are left to the loss, where there is something to learn from it."""
+
+    @classmethod
+    def of(cls, given: Vocabulary) -> LateVocabulary:
+        made = cls.__new__(cls)
+        made.__dict__.update(given.__dict__)
+        return made
+
+    def logits(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        known = triton_switch.runs_on(x.device) or (x.device.type == "cpu" and x.dtype == torch.float32)
+        if not known or x.dtype == torch.float64 or not torch.is_grad_enabled():
+            return super().logits(x, bias)
+        return cast(Tensor, Unscored(x, self.weight, bias))

@@ -1,0 +1,51 @@
+"""A job is a task in a run's folder: what the loop needs of it, and what is said and kept of it around the loop."""
+
+from typing import Any, ClassVar, Protocol
+
+from regard.cost import Work
+from regard.model import AnyModel
+from regard.task.recipe import Say
+from regard.train.task import AnyBatch, Task
+from regard.train.world import World
+
+
+class Score(Protocol):
+    """How a test went. A frozen dataclass of numbers and of what makes them comparable."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __str__(self) -> str:
+        """What a person wants to know of it, the number that counts first."""
+        ...
+
+    def rounded(self) -> dict[str, Any]:
+        """All of it as plain data, as exact as is worth writing down."""
+        ...
+
+
+class Job(Task[AnyBatch], Protocol[AnyBatch]):
+    """A recipe under way."""
+
+    @property
+    def model(self) -> AnyModel: ...
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def report(self) -> str:
+        """What is trained on, as the end of a sentence."""
+        ...
+
+    def work(self) -> Work | None:
+        """The batches as they are, of all processes together; None where costs of such a model are not known."""
+        ...
+
+    def test(self, say: Say) -> dict[str, Score]:
+        """Do the real thing on each test set, once, when training is over; each result is said."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's folder keeps of it: fingerprints of the data ("data"), and whatever is needed to use the model
+        as it was tested."""
+        ...

@@ -1,0 +1,105 @@
+"""Kernels for training that have no place in a test of whole models. They run here in Triton's interpreter."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+
+def test_the_positive_part_has_its_gradient() -> None:
+    from regard.fast.triton_training import bend
+
+    torch.manual_seed(0)
+    x = torch.randn(7, 300, requires_grad=True)
+    factor = torch.randn(7, 300)
+    wanted = torch.relu(x)
+    (wanted * factor).sum().backward()
+    assert x.grad is not None
+    slope, x.grad = x.grad, None
+    found = bend(x, "relu", None)
+    (found * factor).sum().backward()
+    assert torch.equal(found, wanted)
+    assert torch.equal(x.grad, slope)
+
+
+def test_what_is_dropped_of_it_gets_no_gradient() -> None:
+    from regard.fast.triton_training import Chance, bend
+
+    x = torch.linspace(-1, 1, 4000).requires_grad_()
+    bent = bend(x[None], "relu", Chance(0.25, torch.tensor([5]), 3))[0]
+    bent.sum().backward()
+    assert x.grad is not None
+    positive = x.detach() > 0
+    kept = bent.detach() > 0
+    assert float(kept[positive].float().mean()) == pytest.approx(0.75, abs=0.03)
+    assert not bool(kept[~positive].any())
+    assert torch.allclose(bent[kept], x.detach()[kept] / 0.75)
+    assert torch.allclose(x.grad, kept / 0.75)
+
+
+BENT = {
+    "gelu": functional.gelu,
+    "gelu-tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+@pytest.mark.parametrize("kind", BENT)
+def test_every_bend_has_its_gradient(kind: str) -> None:
+    from regard.fast.triton_training import bend
+
+    torch.manual_seed(0)
+    x = (3 * torch.randn(7, 300)).requires_grad_()
+    factor = torch.randn(7, 300)
+    wanted = BENT[kind](x)
+    (wanted * factor).sum().backward()
+    assert x.grad is not None
+    slope, x.grad = x.grad, None
+    found = bend(x, kind, None)
+    (found * factor).sum().backward()
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(x.grad, slope)
+
+
+@pytest.mark.parametrize("kind", BENT)
+def test_what_any_bend_drops_gets_no_gradient(kind: str) -> None:
+    from regard.fast.triton_training import Chance, bend
+
+    x = torch.linspace(0.1, 1, 4000).requires_grad_()
+    bent = bend(x, kind, Chance(0.25, torch.tensor([5]), 3))
+    bent.sum().backward()
+    assert x.grad is not None
+    kept = bent.detach() != 0
+    assert float(kept.float().mean()) == pytest.approx(0.75, abs=0.03)
+    slope, x.grad = x.grad, None
+    wanted = BENT[kind](x) * kept / 0.75
+    wanted.sum().backward()
+    torch.testing.assert_close(bent, wanted)
+    torch.testing.assert_close(slope, x.grad)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (33, 130), (700, 5)])
+def test_columns_are_summed(shape: tuple[int, int]) -> None:
+    from regard.fast.triton_training import column_sums
+
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(column_sums(x), x.sum(dim=0), atol=1e-4, rtol=1e-4)
+    assert column_sums(x.half()).dtype == torch.float32
+
+
+def test_a_product_has_its_gradients() -> None:
+    from regard.fast.triton_training import product
+
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*shape).requires_grad_() for shape in ((2, 5, 6), (4, 6), (4,)))
+    factor = torch.randn(2, 5, 4)
+    mine, theirs = (
+        (made, *torch.autograd.grad((made * factor).sum(), (x, weight, bias)))
+        for made in (product(x, weight, bias), functional.linear(x, weight, bias))
+    )
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)

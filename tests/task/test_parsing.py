@@ -1,0 +1,200 @@
+"""A treebank becomes a parser that writes one well-formed tree over exactly the words it was given."""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+import regard
+from regard import UserError
+from regard.data.trees import Tree
+from regard.score import score_brackets
+from regard.task import Parser, load_parser, read_recipe, train
+from regard.train.surroundings import StoppedError
+from tests.task.small import Heard, command, quick_runs
+
+NOUNS = ("cat", "dog", "mouse", "man")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with quick_runs(tmp_path_factory.mktemp("cache")):
+        yield
+
+
+def bank(count: int, seed: int) -> list[str]:
+    """Small sentences and their trees: whether there is an object is the verb's choice."""
+    dice = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        noun, other = dice.sample(NOUNS, 2)
+        phrase = "(VP (VBD slept))" if dice.random() < 0.5 else f"(VP (VBD ate) (NP (DT the) (NN {other})))"
+        lines.append(f"(TOP (S (NP (DT the) (NN {noun})) {phrase} (. .)))")
+    return lines
+
+
+def recipe_file(place: Path, **changes: Any) -> Path:
+    for name, seed in (("train", 1), ("dev", 2)):
+        (place / f"{name}.txt").write_text("\n".join(bank(60 if name == "train" else 12, seed)) + "\n")
+    stack = {"layers": 1, "attention": {"heads": 2}, "feed_forward": {"hidden": 32}, "dropout": 0.0}
+    values: dict[str, Any] = {
+        "description": "A small recipe to test with.",
+        "task": "parsing",
+        "data": {"train": [{"path": "train.txt"}], "valid": {"path": "dev.txt"}},
+        "tokenizer": {"kind": "word"},
+        "model": {"width": 32, "encoder": stack, "decoder": stack, "embedding": {"dropout": 0.0}},
+        "train": {
+            "steps": 6,
+            "tokens": 512,
+            "shapes": 2,
+            "log_every": 1,
+            "validate_every": 3,
+            "save_every": 2,
+            "schedule": {"kind": "constant", "rate": 0.01, "warmup": 0},
+        },
+    }
+    for key, value in changes.items():
+        values[key] = values[key] | value if isinstance(value, dict) else value
+    path = place / "small.toml"
+    path.write_text(tomli_w.dumps(values), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("parsing")
+    recipe = read_recipe(recipe_file(place), ["train.steps=160", "train.validate_every=160", "train.save_every=160"])
+    train(recipe, place / "run")
+    return place / "run"
+
+
+def test_a_small_language_is_learnt_without_a_mistake(trained: Path) -> None:
+    score = json.loads((trained / "run.json").read_text())["origin"]["scores"]["valid"]
+    assert (score["f1"], score["exact"], score["tagging"]) == (100.0, 100.0, 100.0)
+
+
+def test_its_score_is_that_of_the_trees_it_writes(trained: Path) -> None:
+    gold = [Tree.of(line) for line in bank(12, 2)]
+    parser = load_parser(trained)
+    found = [one.tree for one in parser.parse_words([tree.words() for tree in gold])]
+    origin = json.loads((trained / "run.json").read_text())["origin"]["scores"]["valid"]
+    assert score_brackets(found, gold).rounded() == origin
+
+
+def test_it_opens_as_a_parser_and_the_card_says_how_to_use_it(trained: Path) -> None:
+    parser = regard.load(trained)
+    assert isinstance(parser, Parser)
+    wanted = "(TOP (S (NP (DT the) (NN cat)) (VP (VBD ate) (NP (DT the) (NN mouse))) (. .)))"
+    assert str(parser.parse("the cat ate the mouse.")) == wanted
+    assert "regard parse THIS-FOLDER" in (trained / "README.md").read_text()
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("sane", [False, True], ids=["wild weights", "trained"])
+def test_whatever_comes_in_one_whole_tree_over_it_comes_out(sane: bool, beams: int, trained: Path) -> None:
+    """Words never met, brackets, other scripts, one word, very many: whatever the model thinks of them."""
+    parser = load_parser(trained)
+    if not sane:
+        for parameter in parser.model.parameters():
+            parameter.data.normal_()
+    dice = random.Random(5)
+    odd = ["(", ")", "-LRB-", "(NP", "XX", "<end>", "東京", "a" * 50, "é́", "😀", "the", "ate", "\\", "-NONE-"]
+    sentences = [[odd[dice.randrange(len(odd))] for _ in range(count)] for count in (1, 2, 3, 5, 8, 13, 40)]
+    for words, parsed in zip(sentences, parser.parse_words(sentences, parser.search(beams)), strict=True):
+        again = Tree.of(str(parsed.tree))
+        assert list(again.words()) == [word.replace("(", "-LRB-").replace(")", "-RRB-") for word in words]
+
+
+def test_a_run_stopped_and_resumed_ends_bit_for_bit_as_one_that_was_not(tmp_path: Path) -> None:
+    class Stopping(Heard):
+        def stepped(self, step: int, values: Mapping[str, float]) -> None:
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    recipe = read_recipe(recipe_file(tmp_path))
+    train(recipe, tmp_path / "straight")
+    with pytest.raises(StoppedError):
+        train(recipe, tmp_path / "run", listener=Stopping())
+    train(recipe, tmp_path / "run", resume=True)
+    runs = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "straight")]
+    assert runs[0] == runs[1]
+
+
+def test_trees_without_tags_and_from_several_places_are_learnt(tmp_path: Path) -> None:
+    """What Table 4 calls semi-supervised: more trees from elsewhere, the good ones counted twice."""
+    (tmp_path / "silver.txt").write_text("(TOP (FRAG (UH oh) (. .)))\n")
+    data = {"train": [{"path": "train.txt", "times": 2}, {"path": "silver.txt"}], "tags": False}
+    heard = Heard()
+    train(read_recipe(recipe_file(tmp_path, data=data)), tmp_path / "run", listener=heard)
+    assert "Training on 121 items" in heard.text
+    parser = load_parser(tmp_path / "run")
+    assert set(parser.parse("the cat slept.").tags()) == {"XX"}
+    assert "(FRAG" in parser.symbols
+
+
+def test_another_run_can_start_from_its_weights(trained: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    train(
+        read_recipe(recipe_file(tmp_path), [f"init_from={trained}", "train.steps=1"]), tmp_path / "run", listener=heard
+    )
+    assert "Starting from the weights, tokenizer and symbols of" in heard.text
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("(TOP (S (NP (DT the) (NN cat))", r"train.txt.*line 1"),
+        ("(TOP (S (NP (DT the) (NN cat)))))", r"train.txt.*line 1, column"),
+        ("", "no tree"),
+    ],
+)  # fmt: skip
+def test_a_treebank_that_is_none_is_refused_with_its_place(line: str, sentence: str, tmp_path: Path) -> None:
+    path = recipe_file(tmp_path)
+    (tmp_path / "train.txt").write_text(line + "\n")
+    with pytest.raises(UserError, match=sentence):
+        train(read_recipe(path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# The command.
+
+
+def test_sentences_become_brackets_a_line_each(trained: Path) -> None:
+    done = command("parse", trained, stdin=b"the cat slept.\n\nthe dog ate the man .\n")
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "(TOP (S (NP (DT the) (NN cat)) (VP (VBD slept)) (. .)))",
+        "",
+        "(TOP (S (NP (DT the) (NN dog)) (VP (VBD ate) (NP (DT the) (NN man))) (. .)))",
+    ]
+
+
+def test_trees_are_drawn_and_written_as_pictures(trained: Path, tmp_path: Path) -> None:
+    done = command("parse", trained, "the cat slept.", "--draw", "--svg", tmp_path / "trees")
+    assert "┌" in done.out
+    assert (tmp_path / "trees" / "1.svg").read_text().startswith("<svg")
+
+
+def test_json_has_words_tags_and_tree(trained: Path) -> None:
+    facts = json.loads(command("parse", trained, "the cat slept.", "--json").out)
+    assert (facts["words"], facts["tags"]) == (["the", "cat", "slept", "."], ["DT", "NN", "VBD", "."])
+    assert facts["log_probability"] < 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["en-tr", "x"], "no parser"),
+        (["nowhere", "x"], "nowhere"),
+        (["RUN", "x", "--draw", "--json"], "one of the two"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words: list[str], sentence: str, trained: Path) -> None:
+    done = command("parse", *(str(trained) if word == "RUN" else word for word in words))
+    assert (done.code, done.out, sentence in done.err, done.err.count("\n")) == (2, "", True, 1)
