@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported, by whoever comes first
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -21,3 +22,25 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("regard"), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "regard"))
+
+LONG = (
+    "tests/cli/test_processes.py",
+    "tests/task/test_training.py",
+    "tests/train/test_together.py",
+    "tests/test_package.py",
+    "tests/cli/test_torchrun.py",
+    "tests/cli/test_score_processes.py",
+    "tests/train/test_together_mesh.py",
+    "tests/cli/test_train.py",
+    "tests/train/test_recompute.py",
+    "tests/train/test_balance.py",
+    "tests/fast/",
+)
+"""Files that take long, the longest first. Each is one worker's, so none of them may be the last to begin."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((number for number, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
+
+    items.sort(key=place)

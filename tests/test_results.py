@@ -137,9 +137,10 @@ def test_recipes_expect_what_was_measured() -> None:
             assert score.spread is None or score.spread == round(summary["spread"][name], 1)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "benchmarks" / "results").glob("task-*.json")), ids=lambda path: path.stem
-)
+TASKS = sorted((ROOT / "benchmarks" / "results").glob("task-*.json"))
+
+
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
 def test_recipes_of_other_tasks_expect_what_was_measured(path: Path) -> None:
     (summary,) = starting(path.stem, "summary")
     expect = read_recipe(path.stem.removeprefix("task-")).expect
@@ -153,6 +154,12 @@ def test_recipes_of_other_tasks_expect_what_was_measured(path: Path) -> None:
         first = next(iter(score.numbers))
         assert first == summary["spread_of"]
         assert score.spread is None or score.spread == round(summary["spread"][name], MEASURES[first][1] + 1)
+
+
+def test_shakespeare_on_a_cpu_is_below_what_was_published() -> None:
+    (summary,) = starting("task-shakespeare-cpu", "summary")
+    assert len(summary["seeds"]) == 3
+    assert summary["loss"]["valid"] < 1.88
 
 
 def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:

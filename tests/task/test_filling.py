@@ -219,6 +219,14 @@ def test_another_run_can_start_from_its_weights(trained: Path, tmp_path: Path) -
         opened(path, tmp_path / "opened", f"init_from={trained}", "model.width=16")
 
 
+def test_a_text_of_ones_own_is_read_as_the_recipes_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text(TEXT, encoding="utf-8")
+    recipe = read_recipe("brown-fill", own=tmp_path / "mine.txt")
+    assert isinstance(recipe, FillingRecipe)
+    assert [(part.unit, part.end) for part in recipe.data.train] == [("file", 0.95), ("line", 0.95)]
+    assert (recipe.data.valid.begin, recipe.data.valid.unit) == (0.95, "file")  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("text", "change", "sentence"),
     [

@@ -14,6 +14,7 @@ import torch
 
 import regard
 from regard import UserError
+from regard.data.tagged import TaggedConfig
 from regard.task import Labeller, load_filler, load_labeller, read_recipe, train
 from regard.task.labelling import LabellingTask
 from regard.task.labelling_recipe import LabellingRecipe
@@ -274,6 +275,13 @@ def test_a_label_that_training_never_saw_is_refused_with_its_line(tmp_path: Path
         UserError, match=r"valid\.tsv, line 2: the label 'prays' is unknown; known are 'blame', 'praise'"
     ):
         train(read_recipe(path), tmp_path / "run")
+
+
+def test_sentences_of_ones_own_are_read_as_the_recipes_are(tmp_path: Path) -> None:
+    recipe = read_recipe(recipe_file(tmp_path, "tagging"), own=tmp_path / "mine.txt")
+    assert isinstance(recipe, LabellingRecipe)
+    (part,) = recipe.parts.train
+    assert part.plain() == TaggedConfig(path=str(tmp_path / "mine.txt"), form="slashes").plain()
 
 
 def test_one_label_alone_is_nothing_to_learn(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def train(
     target: Annotated[Path | None, typer.Option(help="… and their translations, line by line.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Your own pairs: a .tsv or .jsonl file, or a folder.")] = None,
     own: Annotated[
-        Path | None, typer.Option("--on", help="Your own data of the recipe's kind: a text, a treebank, a folder …")
+        Path | None, typer.Option(help="Your own data of the recipe's kind: a text, a treebank, a folder …")
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -42,7 +42,7 @@ def train(
     parallel: Annotated[ParallelName | None, typer.Option(help="How several processes keep the weights.")] = None,
     shard: Annotated[int | None, typer.Option(min=2, help="fsdp: share weights out over so many processes.")] = None,
 ) -> None:
-    """Train a model by a recipe, on its own data or on yours (--on; --source and --target for pairs of sentences)."""
+    """Train a model by a recipe, on its own data or on yours (--own; --source and --target for pairs of sentences)."""
     from regard.task import read_recipe
     from regard.task import train as train_recipe
     from regard.task.reading import recipe_name
@@ -52,7 +52,7 @@ def train(
     with one_voice():
         given = given_pairs(pairs, source, target, "target")
         if given is not None and own is not None:
-            raise UserError("--on and --pairs, --source or --target all name the data; give one of them.")
+            raise UserError("--own and --pairs, --source or --target all name the data; give one of them.")
         chosen = read_recipe(recipe, changes or [], given, own)
         folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / recipe_name(recipe))
         chosen = with_parallel(chosen, parallel, shard, processes)

@@ -12,7 +12,7 @@ from regard.data.tokenizer_training import EncoderTokenizerConfig
 from regard.model import EncoderConfig, FillConfig
 from regard.score import FillScore
 from regard.task.encoders import FROM_DATA, LIKELY_TOKENS, encoder_settings, read_settings
-from regard.task.language_recipe import LanguageDataConfig
+from regard.task.language_recipe import LanguageDataConfig, LanguageRecipe
 from regard.task.recipe import Place, Recipe, Say
 from regard.train.world import World
 
@@ -82,6 +82,12 @@ class FillingRecipe(Recipe):
         places: dict[str, Sequence[Place]] = {"train": self.data.train}
         places |= {name: (part,) for name, part in self.data.test.items()}
         return places if self.data.valid is None else places | {"valid": (self.data.valid,)}
+
+    @classmethod
+    def own_data(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Read in each way that the recipe's own text is; the last twentieth is kept aside to watch the run."""
+        ways = [LanguageRecipe.own_data(path, {"train": [part]}) for part in data.get("train", [{}])]
+        return {"train": [part for way in ways for part in way["train"]], "valid": ways[0]["valid"]}
 
     def begin(self, folder: Path, say: Say, world: World) -> "FillingTask":
         from regard.task.filling import FillingTask

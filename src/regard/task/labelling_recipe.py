@@ -105,6 +105,12 @@ class LabellingRecipe(Recipe):
         places |= {name: (part,) for name, part in data.test.items()}
         return places if data.valid is None else places | {"valid": (data.valid,)}
 
+    @classmethod
+    def own_data(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Read as the recipe's own data is."""
+        first = data.get("train", [{}])[0]
+        return {"train": [{key: value for key, value in first.items() if key != "set"} | {"path": path}]}
+
     def begin(self, folder: Path, say: Say, world: World) -> "LabellingTask":
         from regard.task.labelling import LabellingTask
 

@@ -57,9 +57,8 @@ class PicturesTask:
         held = world.in_turn(lambda: {name: _read(*part, train, say) for name, part in parts.items()})
         settings = recipe.model_settings(train.size, train.channels, train.classes)
         torch.manual_seed(recipe.train.seed)
-        model = settings.build()
-        if recipe.init_from is not None:
-            model = world.in_turn(lambda: _started_from(recipe.init_from, settings, say))
+        first = recipe.init_from
+        model = settings.build() if first is None else _started_from(first, settings, say)
         return cls(recipe, train, held, model, world)
 
     @property
@@ -173,12 +172,11 @@ def _shape(pictures: Pictures) -> str:
     return f"pictures of {height} × {width} with {pictures.channels} channel{'s' if pictures.channels > 1 else ''}"
 
 
-def _started_from(name: str | None, settings: VisionTransformerConfig, say: Say) -> VisionTransformer:
+def _started_from(name: str, settings: VisionTransformerConfig, say: Say) -> VisionTransformer:
     """A model of these settings with the weights of another: all but the head, where that tells other classes apart.
 
     Positions are interpolated where pictures have another size.
     """
-    assert name is not None
     first, model = load(name).model.float(), settings.build()
     if not isinstance(first, VisionTransformer):
         raise UserError(f"{name} holds no model that takes pictures, so none can start from its weights.")

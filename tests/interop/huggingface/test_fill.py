@@ -7,7 +7,10 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
 import regard
 from regard.interop import import_huggingface
-from regard.task import Filler
+from regard.task import Filler, Labeller, read_recipe, train
+from regard.task.testing import run_tests
+from tests.task.encoders import write_recipe
+from tests.task.small import quick_runs
 
 from .support import shake
 from .texts import ENGLISH
@@ -47,3 +50,19 @@ def test_an_imported_bert_fills_gaps_as_it_does_in_transformers(folder, tmp_path
             if number == tokenizer.unk_token_id:  # a part of a word is shown without its mark
                 number = tokenizer.convert_tokens_to_ids(f"##{guess.text}")
             assert guess.probability == pytest.approx(float(chances[place, number]), abs=1e-5)
+
+
+@pytest.mark.parametrize("task", ["tagging", "classification"])
+def test_an_imported_bert_is_fine_tuned(folder, tmp_path, task):
+    import_huggingface(folder, tmp_path / "bert")
+    lines = {"tagging": ["the/DT dog/NN", "a/DT cat/NN"], "classification": ["the dog\tone", "a cat\tother"]}[task]
+    (tmp_path / "data.txt").write_text("".join(f"{line}\n" for line in lines * 4))
+    part = {"path": "data.txt"} | ({"form": "slashes"} if task == "tagging" else {})
+    path = write_recipe(tmp_path, task, {"train": [part], "valid": part}, model=None)
+    with quick_runs(tmp_path / "cache"):
+        trained = train(read_recipe(path, [f"init_from={tmp_path / 'bert'}", "train.steps=3"]), tmp_path / "run")
+        again = run_tests(tmp_path / "run")
+    ours = regard.load(tmp_path / "run")
+    assert isinstance(ours, Labeller)
+    assert (ours.config.segments, ours.config.tokens.classify) == (2, 2)
+    assert again["valid"].rounded() == trained.scores["valid"].rounded()
