@@ -21,8 +21,8 @@ from regard.model.experts import balance_of, gathered
 from regard.score import FillScore
 from regard.task.encoders import frame, load_encoder, load_encoder_tokenizer, started_from
 from regard.task.filling_recipe import FillingRecipe
-from regard.task.job import Score
-from regard.task.recipe import Say, tell
+from regard.task.job import Score, score_sets
+from regard.task.recipe import Say
 from regard.task.text_rows import Batches, make_stream, training_rows, whole_rows
 from regard.train.gradient import in_precision
 from regard.train.loss import Loss, word_loss
@@ -109,12 +109,7 @@ class FillingTask:
 
     def test(self, say: Say) -> dict[str, Score]:
         """The test sets, each as a whole; without any, the validation part."""
-        names = list(self.recipe.data.test) or (["valid"] if "valid" in self.held else [])
-        scores: dict[str, Score] = {}
-        for name in names:
-            scores[name] = self.score(self.held[name])
-            say(tell(self.recipe, name, scores[name]))
-        return scores
+        return score_sets(self.recipe, self.held, self.score, say)
 
     @torch.no_grad()
     def score(self, stream: TokenStream) -> FillScore:

@@ -1,10 +1,11 @@
 """A job is a task in a run's folder: what the loop needs of it, and what is said and kept of it around the loop."""
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from regard.cost import Work
 from regard.model import AnyModel
-from regard.task.recipe import Say
+from regard.task.recipe import Recipe, Say, tell
 from regard.train.task import AnyBatch, Task
 from regard.train.world import World
 
@@ -49,3 +50,15 @@ class Job(Task[AnyBatch], Protocol[AnyBatch]):
         """What a run's folder keeps of it: fingerprints of the data ("data"), and whatever is needed to use the model
         as it was tested."""
         ...
+
+
+Held = TypeVar("Held")
+
+
+def score_sets(recipe: Recipe, held: Mapping[str, Held], score: Callable[[Held], Score], say: Say) -> dict[str, Score]:
+    """The score of each test set among what is held, or of the validation part if it is all there is; each is said."""
+    scores: dict[str, Score] = {}
+    for name in [name for name in held if name != "valid"] or held:
+        scores[name] = score(held[name])
+        say(tell(recipe, name, scores[name]))
+    return scores

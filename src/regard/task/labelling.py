@@ -28,10 +28,10 @@ from regard.model import ClassifyConfig, Encoder, EncoderConfig
 from regard.model.experts import balance_of, gathered
 from regard.score import AccuracyScore, score_accuracy
 from regard.task.encoders import LIKELY_TOKENS, frame, load_encoder, load_encoder_tokenizer, started_from
-from regard.task.job import Score
+from regard.task.job import Score, score_sets
 from regard.task.labeller import text_scores, word_scores
 from regard.task.labelling_recipe import LabellingRecipe
-from regard.task.recipe import Say, tell
+from regard.task.recipe import Say
 from regard.train.gradient import in_precision
 from regard.train.loss import Loss, word_loss
 from regard.train.task import Forward, Measured
@@ -126,12 +126,7 @@ class LabellingTask:
 
     def test(self, say: Say) -> dict[str, Score]:
         """The test sets, each as a whole; without any, the validation part."""
-        names = list(self.recipe.parts.test) or (["valid"] if "valid" in self.held else [])
-        scores: dict[str, Score] = {}
-        for name in names:
-            scores[name] = self.score(self.held[name])
-            say(tell(self.recipe, name, scores[name]))
-        return scores
+        return score_sets(self.recipe, self.held, self.score, say)
 
     def score(self, sentences: Sequence[Sentence]) -> AccuracyScore:
         """How often the model, as it stands, is right; several processes share the sentences out."""

@@ -19,9 +19,9 @@ from regard.model import LanguageModel
 from regard.model.experts import balance_of, gathered
 from regard.score import LanguageScore, score_language
 from regard.task.generator import load_generator
-from regard.task.job import Score
+from regard.task.job import Score, score_sets
 from regard.task.language_recipe import LanguageRecipe
-from regard.task.recipe import SPECIAL, Say, tell
+from regard.task.recipe import SPECIAL, Say
 from regard.task.text_rows import Batches, make_stream, training_rows, whole_rows
 from regard.train.gradient import in_precision
 from regard.train.loss import Loss, word_loss
@@ -101,12 +101,7 @@ class LanguageTask:
 
     def test(self, say: Say) -> dict[str, Score]:
         """The test sets, each as a whole; without any, the validation part."""
-        names = list(self.recipe.data.test) or (["valid"] if "valid" in self.held else [])
-        scores: dict[str, Score] = {}
-        for name in names:
-            scores[name] = self.score(self.held[name])
-            say(tell(self.recipe, name, scores[name]))
-        return scores
+        return score_sets(self.recipe, self.held, self.score, say)
 
     @torch.no_grad()
     def score(self, text: Text) -> LanguageScore:

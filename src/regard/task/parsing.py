@@ -19,10 +19,10 @@ from regard.errors import UserError
 from regard.files import file_sha256
 from regard.model import EncoderDecoder
 from regard.score import BracketScore, score_brackets
-from regard.task.job import Score
+from regard.task.job import Score, score_sets
 from regard.task.parser import load_parser, parse_words, reading
 from regard.task.parsing_recipe import SYMBOLS, ParsingRecipe, TreesConfig
-from regard.task.recipe import Say, tell
+from regard.task.recipe import Say
 from regard.task.sequences import SequenceTask
 from regard.train.task import Measured
 from regard.train.world import ALONE, World
@@ -101,12 +101,7 @@ class ParsingTask(SequenceTask):
 
     def test(self, say: Say) -> dict[str, Score]:
         """The test sets, by the search the recipe names; without any, the validation part."""
-        names = list(self.recipe.data.test) or (["valid"] if "valid" in self.trees else [])
-        scores: dict[str, Score] = {}
-        for name in names:
-            scores[name] = self.score(self.trees[name], self.recipe.decode)
-            say(tell(self.recipe, name, scores[name]))
-        return scores
+        return score_sets(self.recipe, self.trees, lambda trees: self.score(trees, self.recipe.decode), say)
 
     def facts(self) -> dict[str, Any]:
         return {"data": self.fingerprints, "decode": self.recipe.decode.plain()}

@@ -20,9 +20,9 @@ from regard.model.experts import balance_of, gathered
 from regard.model.vision import LearnedGrid
 from regard.run import load
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.job import Score
+from regard.task.job import Score, score_sets
 from regard.task.pictures_recipe import PicturesRecipe
-from regard.task.recipe import Say, tell
+from regard.task.recipe import Say
 from regard.train.gradient import in_precision
 from regard.train.loss import Loss
 from regard.train.task import Forward, Measured
@@ -117,12 +117,7 @@ class PicturesTask:
 
     def test(self, say: Say) -> dict[str, Score]:
         """The test sets, each as a whole; without any, the validation part."""
-        names = list(self.recipe.data.test) or (["valid"] if "valid" in self.held else [])
-        scores: dict[str, Score] = {}
-        for name in names:
-            scores[name] = self.score(self.held[name])
-            say(tell(self.recipe, name, scores[name]))
-        return scores
+        return score_sets(self.recipe, self.held, self.score, say)
 
     def facts(self) -> dict[str, Any]:
         """How a picture of another size is made to fit is all that the model's own config does not say."""

@@ -9,10 +9,10 @@ from regard.data.corpus import Corpus
 from regard.data.pairs import Pair
 from regard.decode import DecodeConfig
 from regard.score import TranslationScore, score_translations
-from regard.task.job import Score
+from regard.task.job import Score, score_sets
 from regard.task.prepare import Prepared, prepare
 from regard.task.prompts import Translating, reading
-from regard.task.recipe import Say, tell
+from regard.task.recipe import Say
 from regard.task.sequences import SequenceTask
 from regard.task.translate import score_pairs, translate_lines
 from regard.task.translation_recipe import TranslationRecipe
@@ -61,11 +61,7 @@ class TranslationTask(SequenceTask):
         sets = {name: list(Corpus(name, (part,)).read()) for name, part in data.test.items()}
         if not sets and self.prepared.valid_pairs:
             sets = {"valid" if data.valid is not None else "held-out": self.prepared.valid_pairs}
-        scores: dict[str, Score] = {}
-        for name, pairs in sets.items():
-            scores[name] = self.score(pairs, recipe.decode)
-            say(tell(recipe, name, scores[name]))
-        return scores
+        return score_sets(recipe, sets, lambda pairs: self.score(pairs, recipe.decode), say)
 
     def facts(self) -> dict[str, Any]:
         return {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
