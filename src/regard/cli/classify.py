@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.labels import label_lines, labels_texts
 from regard.cli.lines import work_through
 from regard.cli.options import Device, Output, Threads, chosen_device
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def classify(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a classifier of pictures.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a classifier of pictures or texts.")],
     image: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[IMAGE]...", help="Files or folders. Without any, standard input, a path a line."),
+        typer.Argument(metavar="[IMAGE]...", help="Files, folders, or texts. Without any, standard input, one a line."),
     ] = None,
     output: Output = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the likeliest classes to name.")] = 1,
@@ -26,7 +27,13 @@ def classify(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Say what pictures show: of each its path, then classes with their probabilities, the likeliest first."""
+    """Say what pictures show: of each its path, then classes with their probabilities, the likeliest first.
+
+    A model that labels texts takes these in the place of paths, and gives the classes of each.
+    """
+    if labels_texts(model):
+        label_lines(model, image, output, top, as_json, device, threads)
+        return
     from regard.task.classifier import load_classifier, pictures_in
 
     show = _as_json if as_json else _as_text
