@@ -1,9 +1,9 @@
 """What caches hold and how fast steps are at long context: plain, grouped and latent heads; a window in a ring buffer.
 
 Language models of equal width and depth differ in their heads only. For each the cache is filled to a length, its
-bytes are counted as allocated, and steps behind it are timed. Then one model with a window writes very many tokens, and
-what is held is looked at on the way. `--gpu` takes the full sizes in bf16 on a CUDA device; without it small ones on
-the CPU.
+bytes are counted as allocated, and steps behind it are timed. With `--ring` one model with a window writes very many
+tokens, and what is held is looked at on the way. `--gpu` takes the full sizes in bf16 on a CUDA device; without it
+small ones on the CPU.
 """
 
 import argparse
@@ -18,8 +18,9 @@ from regard.attention.latent import LatentConfig
 from regard.attention.position import RotaryConfig
 from regard.model import FeedForwardConfig, LanguageModel, LanguageModelConfig, NormConfig, StackConfig
 
-FULL = {"width": 2048, "layers": 16, "heads": 16, "lengths": (4096, 16384, 32768), "rows": 8, "written": 100_000}
-SMALL = {"width": 128, "layers": 2, "heads": 4, "lengths": (256, 1024), "rows": 2, "written": 3000}
+FULL = {"width": 2048, "layers": 16, "heads": 16, "lengths": (4096, 16384, 32768), "rows": 8}
+SMALL = {"width": 128, "layers": 2, "heads": 4, "lengths": (256, 1024), "rows": 2}
+WRITER, SMALL_WRITER = {"width": 512, "layers": 2, "heads": 8, "written": 100_000}, {**SMALL, "written": 3000}
 WINDOW, GLOBAL = 1024, 4
 
 
@@ -132,12 +133,18 @@ def written_in_a_ring(sizes: dict[str, Any], device: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument(
+        "--ring", action="store_true", help="the generation behind a window, not the comparison of heads"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes on whatever device")
     asked = parser.parse_args()
-    device, sizes = ("cuda" if asked.gpu else "cpu"), (FULL if asked.gpu and not asked.quick else SMALL)
-    cases = [*compared(sizes, device), written_in_a_ring(sizes, device)]
+    device, full = ("cuda" if asked.gpu else "cpu"), asked.gpu and not asked.quick
+    if asked.ring:
+        name, cases = "long-context-ring", [written_in_a_ring(WRITER if full else SMALL_WRITER, device)]
+    else:
+        name, cases = "long-context", compared(FULL if full else SMALL, device)
     if not asked.quick:
-        print(write_results(f"long-context-{'gpu' if asked.gpu else 'cpu'}", cases))
+        print(write_results(f"{name}-{'gpu' if asked.gpu else 'cpu'}", cases))
 
 
 if __name__ == "__main__":

@@ -202,11 +202,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds, and nothing is written")
     parser.add_argument("--gpu", action="store_true", help="the cases for a GPU")
+    parser.add_argument(
+        "--part",
+        dest="parts",
+        action="append",
+        default=[],
+        choices=("start", "pairs", "text", "real"),
+        help="only these cases for a GPU, written to a file of their own",
+    )
     options = parser.parse_args()
     if options.gpu:
         from train_gpu import on_a_gpu
 
-        name, cases = "train-gpu", on_a_gpu(options.quick)
+        name = "-".join(["train-gpu", *options.parts])
+        cases = on_a_gpu(options.quick, options.parts)
     else:
         name, cases = "train-cpu", on_a_cpu(options.quick)
     if not options.quick:
