@@ -24,13 +24,11 @@ from typing import Any
 
 from common import RESULTS, say, write_results
 
-from regard.task.reading import read_translation
-from regard.task.training import train
-from regard.task.translation_recipe import TranslationRecipe
+from regard.task import read_recipe, train
 from regard.train.loop import Silent
 
 
-def judged_by_validation(recipe: TranslationRecipe) -> TranslationRecipe:
+def judged_by_validation(recipe: Any) -> Any:
     """The recipe with its validation set in the place of its test sets, which are not to be looked at."""
     assert recipe.data.valid is not None
     data = recipe.data.model_copy(update={"test": {"valid": recipe.data.valid}})
@@ -38,14 +36,20 @@ def judged_by_validation(recipe: TranslationRecipe) -> TranslationRecipe:
 
 
 def try_one(name: str, changes: list[str], device: str) -> dict[str, Any]:
-    recipe = judged_by_validation(read_translation(name, changes))
+    recipe = judged_by_validation(read_recipe(name, changes))
     with tempfile.TemporaryDirectory() as folder:
         trained = train(recipe, Path(folder) / "run", device=device, listener=Silent())
         lines = (trained.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    losses = [values["valid/loss"] for values in map(json.loads, lines) if "valid/loss" in values]
-    score = trained.scores["valid"]
-    scores = {"valid": {"bleu": score.bleu, "chrf": score.chrf}}
-    return {"seed": recipe.train.seed, "changes": changes, "scores": scores, "valid_loss": losses[-1]}
+    found = [values for values in map(json.loads, lines) if "valid/loss" in values]
+    best = min(found, key=lambda values: float(values["valid/loss"]))
+    return {
+        "seed": recipe.train.seed,
+        "changes": changes,
+        "scores": {"valid": trained.scores["valid"].rounded()},
+        "valid_loss": found[-1]["valid/loss"],
+        "best_valid_loss": best["valid/loss"],
+        "best_step": best["step"],
+    }
 
 
 def try_all(name: str, tries: dict[str, list[str]], device: str, together: int) -> int:
