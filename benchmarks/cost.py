@@ -40,6 +40,7 @@ from regard.model import (
 from regard.train import OptimiserConfig, word_loss
 from regard.train.gradient import CapturedGradients, for_steps, in_precision
 from regard.train.loss import Loss
+from regard.train.mover import mover_of
 
 TOKENS = 2048
 LENGTH, WIDTH, LAYERS, VOCABULARY = 64, 128, 4, 1000
@@ -164,13 +165,12 @@ def loop_step(config: ModelConfig, precision: Precision) -> Callable[[Batch], No
     """A step as the loop takes it on one GPU."""
     model = config.build().to("cuda").train()
     optimiser = OptimiserConfig().build(model)
-    gradients = CapturedGradients[Batch](Likely(model), precision, for_steps(model, precision))  # type: ignore[arg-type]
+    forward = for_steps(model, precision)
+    gradients = CapturedGradients[Batch](Likely(model), precision, forward, mover_of(optimiser, forward))  # type: ignore[arg-type]
 
     def step(batch: Batch) -> None:
-        gradients.add(batch, torch.full((), 1.0 / batch.count, device="cuda"))
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step(1e-4)
-        gradients.forget(optimiser)
+        gradients.add(batch, torch.full((), 1.0 / batch.count, device="cuda"), only=True)
+        gradients.move(optimiser, 1e-4, 1.0)
 
     return step
 

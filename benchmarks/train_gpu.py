@@ -38,6 +38,7 @@ from regard.model import (
 )
 from regard.train.gradient import CapturedGradients, Gradients, for_steps
 from regard.train.loss import Loss, word_loss
+from regard.train.mover import mover_of
 from regard.train.optimiser import OptimiserConfig
 
 VOCABULARY, WIDTH, HIDDEN, HEADS, LAYERS, ROWS, WORDS = 32_768, 512, 2048, 8, 6, 768, 32
@@ -102,14 +103,13 @@ def our_step(task: Any, batch: Batch, captured: bool = True) -> Step:
     model = task.model.train()
     optimiser = OptimiserConfig(epsilon=1e-8).build(model)
     maker: Any = CapturedGradients if captured else Gradients
-    gradients = maker(task, "bf16", for_steps(model, "bf16"))
+    forward = for_steps(model, "bf16")
+    gradients = maker(task, "bf16", forward, mover_of(optimiser, forward))
     scale = torch.full((), 1.0 / batch.count, device=batch.source.device)
 
     def step() -> None:
-        gradients.add(batch, scale)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step(1e-4)
-        gradients.forget(optimiser)
+        gradients.add(batch, scale, only=True)
+        gradients.move(optimiser, 1e-4, 1.0)
 
     return step
 

@@ -53,7 +53,7 @@ from .support import (
 )
 
 TOLERANCE = {torch.float64: 32 * 2**-52, torch.float32: 32 * 2**-23, torch.bfloat16: 3 * 2**-7}
-PATHS: tuple[Path, ...] = ("reference", "sdpa", "strips", "flex")
+PATHS: tuple[Path, ...] = ("reference", "sdpa", "strips", "flex", "products")
 PLAIN = Layout(4, 2, 8, 6)
 
 dtypes = st.sampled_from(list(TOLERANCE))
@@ -111,7 +111,7 @@ def test_the_reference_is_attention_written_out(
     assert_close(found, expected.to(dtype), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("path", ["sdpa", "strips", "flex"])
+@pytest.mark.parametrize("path", ["sdpa", "strips", "flex", "products"])
 @given(work=works(), layout=layouts(), dtype=dtypes, similarity=similarities, seed=seeds)
 @settings(max_examples=200)
 def test_every_path_gives_what_the_reference_gives(
@@ -135,7 +135,7 @@ def test_flex_gives_what_the_reference_gives_when_it_is_traced_too(
     assert_close(found, expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("path", ["sdpa", "strips", "flex"])
+@pytest.mark.parametrize("path", ["sdpa", "strips", "flex", "products"])
 @given(work=works(AROUND_BLOCKS), layout=layouts(), dtype=dtypes, seed=seeds)
 @settings(max_examples=30)
 def test_every_path_gives_what_the_reference_gives_over_several_blocks(
@@ -455,7 +455,7 @@ def test_dropout_drops_the_share_of_weights_it_says(path: Path) -> None:
     assert abs(float((samples == 0).float().mean()) - 0.25) <= 5 * (0.25 * 0.75 / (18 * SAMPLES)) ** 0.5
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
+@pytest.mark.parametrize("path", ["reference", "sdpa", "products"])
 def test_no_dropout_changes_nothing(path: Path) -> None:
     samples, weights = dropped(path, 0.0, 50)
     assert_close(samples, weights.expand_as(samples), TOLERANCE[torch.float32])
@@ -493,9 +493,13 @@ LOCAL = Causal() & Sliding(9)
         # The GPU kernel multiplies tiles of 16 features and refuses fewer.
         pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (8, 64), 0.0, torch.bfloat16, "sdpa", id="narrow keys"),
         pytest.param(LOCAL, FLEX_FROM, FLEX_FROM, (64, 8), 0.0, torch.bfloat16, "sdpa", id="narrow values"),
+        pytest.param(Full(), 16, 30_000, (576, 512), 0.0, torch.bfloat16, "products", id="wide heads"),
+        pytest.param(LOCAL, 16, 30_000, (64, 512), 0.0, torch.bfloat16, "products", id="wide values"),
+        pytest.param(Full(), 16, 30_000, (256, 256), 0.0, torch.bfloat16, "sdpa", id="just not too wide"),
+        pytest.param(Full(), 2**14, 2**15, (576, 512), 0.0, torch.bfloat16, "sdpa", id="too many scores to hold"),
     ],
 )
-def test_on_a_gpu_flex_is_chosen_where_it_pays_and_is_right(
+def test_on_a_gpu_the_way_is_chosen_that_pays_and_is_right(
     pattern: Pattern,
     queries: int,
     keys: int,
@@ -505,9 +509,18 @@ def test_on_a_gpu_flex_is_chosen_where_it_pays_and_is_right(
     expected: str,
 ) -> None:
     # As much of a tensor on a GPU as is asked about.
-    query = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(1, 1, queries, widths[0]))
-    value = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(1, 1, keys, widths[1]))
+    facts = {"is_cuda": True, "dtype": dtype, "requires_grad": False}
+    query = SimpleNamespace(shape=(1, 1, queries, widths[0]), **facts)
+    value = SimpleNamespace(shape=(1, 1, keys, widths[1]), **facts)
     assert choose(query, value, pattern.over(queries, keys), dropout) == expected
+
+
+def test_wide_heads_that_learn_take_a_way_with_gradients() -> None:
+    facts = {"is_cuda": True, "dtype": torch.bfloat16, "requires_grad": True}
+    query, value = (SimpleNamespace(shape=(1, 1, length, 512), **facts) for length in (16, 300))
+    assert choose(query, value, Full().over(16, 300), 0.0) == "sdpa"
+    with torch.no_grad():
+        assert choose(query, value, Full().over(16, 300), 0.0) == "products"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@
 - `sdpa`: PyTorch's fused kernels, with no mask where none is needed, else with a dense one;
 - `strips`: the same for a strip of queries at a time, over the keys it can reach: long local attention where there is
   no FlexAttention for it, on a CPU and with gradients;
-- `flex`: FlexAttention, which skips the blocks a pattern leaves empty, so that long local attention is linear.
+- `flex`: FlexAttention, which skips the blocks a pattern leaves empty, so that long local attention is linear;
+- `products`: two products with a softmax between them, keys and values read as they lie: for heads wider than CUDA's
+  fused kernels take, where SDPA would first make copies in float32.
 
 They agree to rounding, and on every one of them a query that may see nothing gets zeros, with finite gradients.
 Which is taken is decided in `choose` and nowhere else.
@@ -26,7 +28,7 @@ from regard.attention.scope import SIDE, Scope
 from regard.attention.similarity import ScaledDot, Similarity
 from regard.errors import UserError
 
-Path = Literal["reference", "sdpa", "strips", "flex"]
+Path = Literal["reference", "sdpa", "strips", "flex", "products"]
 
 FLEX_FROM = 2048
 """Shortest length at which FlexAttention is taken on a GPU: below it the gain over a dense mask is not worth seconds of
@@ -35,6 +37,9 @@ compiling (benchmarks/attention.py measures both)."""
 
 STRIPS_FROM = 1024
 """Shortest length at which local attention is computed in strips off the GPU."""
+
+WIDEST, MOST_SCORES = 256, 1 << 28
+"""The widest heads that CUDA's fused kernels take, and how many scores may be held where they cannot be used."""
 
 
 def attend(
@@ -57,7 +62,7 @@ def attend(
 
     `pattern` is a `Pattern` (everything, if not given), or a `Scope` already laid over this work, whose masks are then
     shared between calls. `start` is the position of the first query; see `Scope` for what it means when left out.
-    `dropout` is the chance to drop a weight; pass 0 outside training. `path` forces one of the four ways.
+    `dropout` is the chance to drop a weight; pass 0 outside training. `path` forces one of the five ways.
     """
     scope = _scope(query, key, value, pattern, start)
     query, key, scale = (similarity or ScaledDot())(query, key)
@@ -68,6 +73,8 @@ def attend(
         return _in_strips(query, key, value, scope, scale, dropout)
     if path == "flex":
         return _flex(query, key, value, scope, scale, dropout)
+    if path == "products":
+        return _products(query, key, value, scope, scale, dropout)
     if path == "reference":
         return _reference(query, key, value, scope, scale, dropout)[0]
     raise UserError(f"There is no attention path {path!r}; choose one of {', '.join(get_args(Path))}.")
@@ -94,8 +101,11 @@ def choose(query: Tensor, value: Tensor, scope: Scope, dropout: float = 0.0) -> 
 
     FlexAttention pays on a GPU when the pattern leaves enough out of a long sequence. It has no dropout, no float64, no
     heads narrower than 16, and on other devices no gradients and a compile time of seconds for each shape. There a
-    long sequence is cut into strips if that leaves out half of the work. SDPA does all the rest.
+    long sequence is cut into strips if that leaves out half of the work. SDPA does all the rest, but for heads too wide
+    for its kernels on a GPU.
     """
+    if query.is_cuda and _too_wide(query, value, scope):
+        return "products"
     if scope.everything or scope.triangle:
         return "sdpa"
     length = min(scope.queries, scope.keys)
@@ -123,6 +133,38 @@ def _reference(
         weights = scores.softmax(dim=-1).masked_fill(~allowed, 0.0)  # (batch, heads, query, key)
     mixed = functional.dropout(weights, dropout) @ value.to(precise)  # (batch, heads, query, value width)
     return mixed.to(query.dtype), weights
+
+
+def _too_wide(query: Tensor, value: Tensor, scope: Scope) -> bool:
+    """Whether work on a GPU has heads too wide for fused kernels, and few enough scores to be held."""
+    learning = torch.is_grad_enabled() and (query.requires_grad or value.requires_grad)
+    scores = query.shape[0] * query.shape[1] * scope.queries * scope.keys
+    return max(query.shape[-1], value.shape[-1]) > WIDEST and scores <= MOST_SCORES and not learning
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:
+    """Scores in float32 or better; keys and values are read in their own precision, once for all heads of a group."""
+    rows, key_heads, keys, _ = key.shape
+    group, queries = query.shape[1] // key_heads, query.shape[2]
+    scores = _wide(query.reshape(rows * key_heads, group * queries, query.shape[3]), key.flatten(0, 1).mT)
+    scores = scale * scores.view(rows, key_heads, group, queries, keys)
+    if not scope.everything:
+        allowed = scope.mask()[:, :, None]
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1)
+    if not scope.everything:
+        weights = weights.masked_fill(~allowed, 0.0)
+    weights = functional.dropout(weights, dropout).to(value.dtype)
+    mixed = torch.bmm(weights.view(rows * key_heads, group * queries, keys), value.flatten(0, 1))
+    return mixed.view(rows, key_heads * group, queries, value.shape[3])
+
+
+def _wide(one: Tensor, other: Tensor) -> Tensor:
+    """Products of matrices, their sums as they come out in float32 at least."""
+    if one.is_cuda and one.dtype in (torch.bfloat16, torch.float16):
+        return torch.bmm(one, other, out_dtype=torch.float32)
+    precise = torch.promote_types(one.dtype, torch.float32)
+    return torch.bmm(one.to(precise), other.to(precise))
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, scope: Scope, scale: float, dropout: float) -> Tensor:

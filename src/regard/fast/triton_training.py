@@ -192,19 +192,19 @@ class _Join(torch.autograd.Function):
         programs = min(triton.cdiv(rows, group), _PROGRAMS)
         back = torch.empty_like(total)
         change_back = torch.empty_like(total) if seeds else back
-        sums = total.new_zeros(2, programs, width, dtype=torch.float32)
+        sums = total.new_empty(1 + shifted, programs, width, dtype=torch.float32)
         _join_backward[(programs,)](
             slope_normed if slope_x is None else slope_x, slope_normed, total, means, scales, weight,
-            seeds[0] if seeds else scales, call, share, back, change_back, sums[0], sums[1], rows, width,
+            seeds[0] if seeds else scales, call, share, back, change_back, sums[0], sums[-1], rows, width,
             dropped=bool(seeds), before=before, later=slope_x is not None, centred=centred, shifted=shifted,
             group=group, **_row_of(width),
         )  # fmt: skip
-        weight_slope, bias_slope = sums.sum(dim=1).to(weight.dtype)
+        slopes = sums.sum(dim=1).to(weight.dtype)
         return (
             back,
             change_back if joined else None,
-            weight_slope,
-            bias_slope if shifted else None,
+            slopes[0],
+            slopes[1] if shifted else None,
             None,
             None,
             None,

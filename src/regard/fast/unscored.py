@@ -1,4 +1,6 @@
-"""Words that the loss scores by itself, some at a time, instead of being handed all scores at once."""
+"""Words that the loss scores by itself, some at a time, instead of being handed all scores at once.
+
+On a GPU they also add up by themselves what flows back to each word that was looked up."""
 
 from __future__ import annotations
 
@@ -32,6 +34,13 @@ class LateVocabulary(Vocabulary):
         made = cls.__new__(cls)
         made.__dict__.update(given.__dict__)
         return made
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if not triton_switch.runs_on(ids.device) or ids.dtype != torch.int64 or not torch.is_grad_enabled():
+            return super().forward(ids)
+        from regard.fast.triton_lookup import lookup
+
+        return lookup(ids, self.weight)
 
     def logits(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         known = triton_switch.runs_on(x.device) or (x.device.type == "cpu" and x.dtype == torch.float32)

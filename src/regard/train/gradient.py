@@ -10,7 +10,7 @@ small set of shapes, which is what makes this possible. A replayed pass gives wh
 """
 
 from collections.abc import Mapping
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,13 @@ from regard.fast.swift_training import for_training
 from regard.train.balance import Balance
 from regard.train.loss import Loss
 from regard.train.lowered import Lowered
+from regard.train.mover import Mover, Noted
 from regard.train.optimiser import Optimiser
 from regard.train.task import AnyBatch, Forward, Task
 
 _WARM_PASSES = 2
+Part = Literal["first", "more", "only"]
+"""What a pass is of the sum of a step's gradients."""
 
 
 def for_steps(model: nn.Module, precision: str, *, recompute: bool = False) -> Forward:
@@ -47,22 +50,43 @@ def in_precision(model: nn.Module, precision: str) -> Forward:
 
 
 class Gradients(Generic[AnyBatch]):
-    """Sums of gradients in what the parameters hold."""
+    """Sums of gradients in what the parameters hold.
+
+    With a `mover`, the gradients of a step's only pass stay where they were made, and are moved by from there.
+    """
 
     in_place = False
     """Whether the same tensors are written to in every step."""
 
-    def __init__(self, task: Task[AnyBatch], precision: str, forward: Forward | None = None) -> None:
-        self.task = task
+    def __init__(
+        self, task: Task[AnyBatch], precision: str, forward: Forward | None = None, mover: Mover | None = None
+    ) -> None:
+        self.task, self.mover = task, mover
         self.forward = forward or in_precision(task.model, precision)
         self.lowered = self.forward if isinstance(self.forward, Lowered) else None
         self._first = True
+        self._noted: Noted | None = None
+        self._left: list[Tensor | None] | None = None
 
-    def add(self, batch: AnyBatch, scale: Tensor) -> Loss:
-        """One pass over a batch on the model's device; the loss' sum counts `scale` times.  scale: # ()"""
-        loss = self._pass(batch, scale, self._first)
+    def add(self, batch: AnyBatch, scale: Tensor, *, only: bool = False) -> Loss:
+        """One pass over a batch on the model's device; the loss' sum counts `scale` times.  scale: # ()
+
+        only: nothing will be added to it
+        """
+        if self.lowered is not None:
+            self.lowered.refresh()
+        loss = self._pass(batch, scale, "only" if only and self.mover else "first" if self._first else "more")
         self._first = False
         return loss
+
+    def move(self, optimiser: Optimiser, rate: float, clip: float) -> None:
+        """Let the optimiser take a step at a learning rate, gradients clipped where it is not 0; start a new sum."""
+        if self.mover is not None and self._noted is not None:
+            self.mover.move(self._noted, rate, clip)
+        else:
+            optimiser.step(rate, clip)
+        self._noted = self._left = None
+        self.forget(optimiser)
 
     def forget(self, optimiser: Optimiser) -> None:
         """Start a new sum."""
@@ -70,15 +94,24 @@ class Gradients(Generic[AnyBatch]):
         if self.lowered is None:  # else the next pass takes the place of what was there
             optimiser.forget_gradients(in_place=self.in_place)
 
-    def _pass(self, batch: AnyBatch, scale: Tensor, first: bool) -> Loss:
-        """first: nothing was added yet"""
-        if self.lowered is not None:
-            self.lowered.refresh()
+    def _pass(self, batch: AnyBatch, scale: Tensor, part: Part) -> Loss:
+        loss, left = self._made(batch, scale, part)
+        if self.mover is not None and left is not None:
+            self._noted, self._left = self.mover.note(left), left  # held until they were used
+            if self._noted is None and self.lowered is not None:
+                self.lowered.take(left)
+        return loss
+
+    def _made(self, batch: AnyBatch, scale: Tensor, part: Part) -> tuple[Loss, list[Tensor | None] | None]:
+        """The loss, and the gradients where they are left where they were made."""
         loss = self.task.loss(self.forward, batch)
         torch.autograd.backward(loss.total * scale)
-        if self.lowered is not None:
-            self.lowered.collect(first=first)
-        return Loss(loss.total.detach(), loss.plain.detach(), loss.count.detach())
+        left = None
+        if self.lowered is not None and part == "only":
+            left = self.lowered.leave()
+        elif self.lowered is not None:
+            self.lowered.collect(first=part == "first")
+        return Loss(loss.total.detach(), loss.plain.detach(), loss.count.detach()), left
 
 
 class CapturedGradients(Gradients[AnyBatch]):
@@ -86,43 +119,50 @@ class CapturedGradients(Gradients[AnyBatch]):
 
     in_place = True
 
-    def __init__(self, task: Task[AnyBatch], precision: str, forward: Forward | None = None) -> None:
-        super().__init__(task, precision, forward)
+    def __init__(
+        self, task: Task[AnyBatch], precision: str, forward: Forward | None = None, mover: Mover | None = None
+    ) -> None:
+        super().__init__(task, precision, forward, mover)
         self._recorded: dict[Any, _Recorded[AnyBatch]] = {}
         self._pool: Any = None
         self._side: torch.cuda.Stream | None = None
 
-    def _pass(self, batch: AnyBatch, scale: Tensor, first: bool) -> Loss:
-        first = first and self.lowered is not None  # to others it makes no difference
-        recorded = self._recorded.get((batch.shape, first))
+    def _pass(self, batch: AnyBatch, scale: Tensor, part: Part) -> Loss:
+        part = "more" if self.lowered is None else part  # to others it makes no difference
+        recorded = self._recorded.get((batch.shape, part))
         if recorded is None:
-            recorded = self._recorded[batch.shape, first] = self._record(batch, scale, first)
+            recorded = self._recorded[batch.shape, part] = self._record(batch, scale, part)
         recorded.batch.copy_from(batch)
         recorded.scale.copy_(scale)
         recorded.graph.replay()
+        self._noted = recorded.noted
         # The next replay writes into the same tensors.
         return Loss(recorded.loss.total.clone(), recorded.loss.plain.clone(), recorded.loss.count.clone())
 
-    def _record(self, batch: AnyBatch, scale: Tensor, first: bool) -> "_Recorded[AnyBatch]":
+    def _record(self, batch: AnyBatch, scale: Tensor, part: Part) -> "_Recorded[AnyBatch]":
         """Run the pass a few times on the side, undo what that changed, then record it."""
         held = batch.split(1)[0]
         held_scale = scale.clone()
-        before = {} if first else self._held()
+        before = self._held() if part == "more" else {}
         device = scale.device
         random = torch.cuda.get_rng_state(device)
         self._side = side = self._side or torch.cuda.Stream(device)  # each has a workspace for products
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side), Balance(self.task.model).counting(False):
             for _ in range(_WARM_PASSES):
-                super()._pass(held, held_scale, first)
+                _, left = self._made(held, held_scale, part)
         torch.cuda.current_stream(device).wait_stream(side)
+        if self.mover is not None and left is not None and self.mover.note(left) is None:
+            part = "first"  # gradients that cannot be moved by from where they were made
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            loss = super()._pass(held, held_scale, first)
+            loss, left = self._made(held, held_scale, part)
         self._pool = self._pool or graph.pool()
         torch.cuda.set_rng_state(random, device)
         self._restore(before)
-        return _Recorded(graph, held, held_scale, loss)
+        # Only where they lie is kept: what another recording writes there comes after they were used.
+        noted = self.mover.note(left) if self.mover is not None and left is not None else None
+        return _Recorded(graph, held, held_scale, loss, noted)
 
     def _held(self) -> dict[str, Tensor]:
         return {name: p.grad.clone() for name, p in self.task.model.named_parameters() if p.grad is not None}
@@ -138,5 +178,7 @@ class CapturedGradients(Gradients[AnyBatch]):
 
 
 class _Recorded(Generic[AnyBatch]):
-    def __init__(self, graph: torch.cuda.CUDAGraph, batch: AnyBatch, scale: Tensor, loss: Loss) -> None:
-        self.graph, self.batch, self.scale, self.loss = graph, batch, scale, loss
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, batch: AnyBatch, scale: Tensor, loss: Loss, noted: Noted | None
+    ) -> None:
+        self.graph, self.batch, self.scale, self.loss, self.noted = graph, batch, scale, loss, noted

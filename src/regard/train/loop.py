@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import UserError
 from regard.fast.swift_training import recomputes_recorded
@@ -33,6 +33,7 @@ from regard.train.gradient import CapturedGradients, Gradients, in_precision
 from regard.train.layout import lay_out
 from regard.train.loss import Loss
 from regard.train.metrics import Metrics, NoMetrics
+from regard.train.mover import mover_of
 from regard.train.settings import TrainConfig
 from regard.train.surroundings import StoppedError, asked_to_stop, determinism, ready_kernels
 from regard.train.tally import Progress, Tally
@@ -181,11 +182,8 @@ class Loop(Generic[AnyBatch]):
                     raise
                 largest = max(len(one.batch.split(2**20)) for one in work)
             self._cut_smaller(largest)
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.layout.module.parameters(), self.config.clip)
         step = self.progress.step + 1
-        self.optimiser.step(self.config.schedule.at(step))
-        self._gradients.forget(self.optimiser)
+        self._gradients.move(self.optimiser, self.config.schedule.at(step), self.config.clip)
         self._tally.add_loads(self._balance.settle(self.world))
         if self.moving:
             self._move_average(step)
@@ -200,7 +198,7 @@ class Loop(Generic[AnyBatch]):
         for number in range(most):
             one = passes[number] if number < len(passes) else Pass(passes[-1].batch, counted=False)
             with self.layout.adding(last=number == most - 1), self._balance.counting(one.counted):
-                loss = self._gradients.add(self._here(one.batch), scale if one.counted else nothing)
+                loss = self._gradients.add(self._here(one.batch), scale if one.counted else nothing, only=most == 1)
             if not one.counted:
                 loss = Loss(0 * loss.total, 0 * loss.plain, 0 * loss.count)
             total = loss if total is None else total + loss
@@ -247,7 +245,8 @@ class Loop(Generic[AnyBatch]):
                 "without the fast form of this model a recording cannot do."
             )
         maker = CapturedGradients[AnyBatch] if captured else Gradients[AnyBatch]
-        return maker(self.task, self.config.precision, self.layout.forward)
+        mover = mover_of(self.optimiser, self.layout.forward) if self.world.size == 1 else None
+        return maker(self.task, self.config.precision, self.layout.forward, mover)
 
     def _move_average(self, step: int) -> None:
         """The moving average follows faster at first, so that it forgets where the weights began."""

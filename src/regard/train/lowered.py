@@ -22,11 +22,13 @@ class Lowered:
         self.copies = [p.detach().to(dtype).requires_grad_(p.requires_grad) for p in self.parameters]
         self.weights = dict(zip(named, self.copies, strict=True))
         """The copies by their names."""
-        self._trained = [(p, copy) for p, copy in zip(self.parameters, self.copies, strict=True) if p.requires_grad]
-        self._like = [parameter for parameter, _ in self._trained]
+        self.trained = [(p, copy) for p, copy in zip(self.parameters, self.copies, strict=True) if p.requires_grad]
+        """Parameters that are, with their copies."""
+        self._like = [parameter for parameter, _ in self.trained]
         self._sums = self._long()
         self._held = _views(self._sums, self._like)
         self._new: Tensor | None = None
+        self._seen = self._versions()
 
     def __call__(self, *inputs: Any, **settings: Any) -> Tensor:
         scores: Tensor = functional_call(self.model, self.weights, inputs, settings)
@@ -34,10 +36,26 @@ class Lowered:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the parameters as they are now."""
+        """Copy the parameters as they are now, if PyTorch has changed them since they were copied."""
         for copy in self.copies:
             copy.grad = None  # of a pass that was broken off
-        torch._foreach_copy_(self.copies, self.parameters)
+        now = self._versions()
+        if now != self._seen:
+            torch._foreach_copy_(self.copies, self.parameters)
+            self._seen = now
+
+    def leave(self) -> list[Tensor | None]:
+        """The copies' gradients as they are, which are then forgotten."""
+        given = [copy.grad for _, copy in self.trained]
+        for _, copy in self.trained:
+            copy.grad = None
+        return given
+
+    def take(self, given: list[Tensor | None]) -> None:
+        """Have the gradients that `leave` gave in what the parameters hold, in place of what was there."""
+        for (_, copy), grad in zip(self.trained, given, strict=True):
+            copy.grad = grad
+        self.collect(first=True)
 
     @torch.no_grad()
     def collect(self, *, first: bool = False) -> None:
@@ -51,13 +69,13 @@ class Lowered:
             self._new = self._long() if self._new is None else self._new
             self._copy(self._new)
             self._sums.add_(self._new)
-        for _, copy in self._trained:
+        for _, copy in self.trained:
             copy.grad = None
 
     def _copy(self, long: Tensor) -> None:
         """Copy the copies' gradients into the parts of a long tensor; what has none is zero."""
         parts = self._held if long is self._sums else _views(long, self._like)
-        given = [(part, copy.grad) for (_, copy), part in zip(self._trained, parts, strict=True)]
+        given = [(part, copy.grad) for (_, copy), part in zip(self.trained, parts, strict=True)]
         if any(grad is None for _, grad in given):
             long.zero_()
         found = [(part, grad) for part, grad in given if grad is not None]
@@ -72,6 +90,10 @@ class Lowered:
                 parameter.grad = part.zero_()
             elif parameter.grad is not part:
                 parameter.grad = part.copy_(parameter.grad)
+
+    def _versions(self) -> list[tuple[int, int]]:
+        """What differs after any change of the parameters by PyTorch."""
+        return [(parameter._version, parameter.data_ptr()) for parameter in self.parameters]
 
     def _long(self) -> Tensor:
         """A tensor as long as all gradients together."""

@@ -52,9 +52,15 @@ class Optimiser:
         kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
         self._parts.append(kind([group for group in groups if group["params"]], **shared))
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in named.items()}
+        self.adam = self._parts[0] if len(self._parts) == 1 else None
+        """Adam, where it moves everything."""
+        self.recalled = 0
+        """How often its memory was replaced by another."""
 
-    def step(self, rate: float) -> None:
-        """Move every parameter against its gradient at this learning rate."""
+    def step(self, rate: float, clip: float = 0.0) -> None:
+        """Move every parameter against its gradient at this learning rate, gradients clipped to a norm if not 0."""
+        if clip:
+            nn.utils.clip_grad_norm_(self._names, clip)
         for part in self._parts:
             for group in part.param_groups:
                 group["lr"] = rate
@@ -77,6 +83,7 @@ class Optimiser:
     def recall(self, memory: Mapping[str, Tensor]) -> None:
         """Take back what `memory` gave, made by the same settings for the same model."""
         known = {name: parameter for parameter, name in self._names.items()}
+        self.recalled += 1
         states: dict[Tensor, dict[str, Tensor]] = {}
         for key, value in memory.items():
             name, _, what = key.rpartition("/")

@@ -168,14 +168,15 @@ def _judge(
         raised = tl.zeros([block], tl.float32)
         added = tl.zeros([block], tl.float32)
         for first in range(0, size, block):
-            x = tl.load(start + first + at, at < size - first, float("-inf")).to(tl.float32)
+            inside = at < size - first
+            x = tl.load(start + first + at, inside, float("-inf"), eviction_policy="evict_last").to(tl.float32)
             higher = tl.maximum(top, tl.max(x, 0))
             if higher > top:
                 raised = raised * tl.exp2((top - higher) * log2e)
                 top = higher
             raised += tl.exp2(x * log2e - top * log2e)
             if smoothed:
-                added += tl.where(at < size - first, x, 0.0)
+                added += tl.where(inside, x, 0.0)
         normaliser = top + tl.log(tl.sum(raised, 0))
         plain = normaliser - mine
         loss = plain
@@ -187,8 +188,9 @@ def _judge(
         spread = factor * smoothing / size
         for first in range(0, size, block):
             inside = at < size - first
-            p = tl.exp2(tl.load(start + first + at, inside, 0.0).to(tl.float32) * log2e - normaliser * log2e)
-            tl.store(start + first + at, (p * factor - spread).to(scores.dtype.element_ty), inside)
+            x = tl.load(start + first + at, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
+            slopes = (tl.exp2(x * log2e - normaliser * log2e) * factor - spread).to(scores.dtype.element_ty)
+            tl.store(start + first + at, slopes, inside, eviction_policy="evict_first")
         tl.debug_barrier()  # the word itself is written once more
         slope = (tl.exp2((mine - normaliser) * log2e) - 1.0 + smoothing) * factor - spread
         tl.store(start + word, slope.to(scores.dtype.element_ty))
