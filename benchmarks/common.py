@@ -20,6 +20,8 @@ import torch
 import regard
 
 RESULTS = Path(__file__).parent / "results"
+_CALLS = 5
+"""Calls of a sample, where one does not wait for the other."""
 
 
 def time_in_turn(functions: Sequence[Callable[[], object]], repeats: int, warm: int = 3) -> list[list[float]]:
@@ -34,11 +36,12 @@ def time_in_turn(functions: Sequence[Callable[[], object]], repeats: int, warm: 
     return seconds
 
 
-def time_in_blocks(functions: Sequence[Callable[[], object]], rounds: int = 4, calls: int = 10) -> list[list[float]]:
-    """Seconds of each call, taken in blocks of calls, function after function, round after round.
+def time_in_blocks(functions: Sequence[Callable[[], object]], rounds: int = 4, samples: int = 4) -> list[list[float]]:
+    """Seconds of a call, sampled over a few calls at a time, function after function, round after round.
 
     For work that heats a GPU: in its block every function first runs untimed until the clocks have settled on it, so
-    that a short one does not pay for the heat of a long one before it.
+    that a short one does not pay for the heat of a long one before it. Calls of a sample follow each other without
+    waiting for the device, as steps of training do.
     """
     seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
@@ -46,7 +49,7 @@ def time_in_blocks(functions: Sequence[Callable[[], object]], rounds: int = 4, c
             begin = time.perf_counter()
             while time.perf_counter() - begin < 0.5:
                 _seconds(function)
-            taken.extend(_seconds(function) for _ in range(calls))
+            taken.extend(_seconds(function, _CALLS) for _ in range(samples))
     return seconds
 
 
@@ -77,17 +80,20 @@ def say(case: dict[str, Any]) -> dict[str, Any]:
     return case
 
 
-def _seconds(function: Callable[[], object]) -> float:
+def _seconds(function: Callable[[], object], calls: int = 1) -> float:
+    """Of one call, as the mean of some."""
     if not torch.cuda.is_available():
         begin = time.perf_counter()
-        function()
-        return time.perf_counter() - begin
+        for _ in range(calls):
+            function()
+        return (time.perf_counter() - begin) / calls
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
-    function()
+    for _ in range(calls):
+        function()
     last.record()
     torch.cuda.synchronize()
-    return float(first.elapsed_time(last)) / 1e3
+    return float(first.elapsed_time(last)) / 1e3 / calls
 
 
 def _hardware() -> dict[str, Any]:

@@ -177,3 +177,16 @@ def test_other_optimisers_and_precisions_go_the_long_way() -> None:
     assert mover_of(OptimiserConfig().build(task.model), task.model) is None
     triton_switch.INTERPRETED = False
     assert mover_of(OptimiserConfig().build(task.model), Lowered(task.model)) is None
+
+
+def test_weights_moved_by_the_optimiser_are_seen_by_the_next_pass() -> None:
+    task, optimiser, gradients = begin(OptimiserConfig(), moving=False, dtype=torch.bfloat16)
+    lowered = gradients.lowered
+    assert lowered is not None
+    for number in range(3):
+        gradients.add(batch(number).bfloat16(), torch.tensor(0.1))
+        for parameter, copied in lowered.trained:
+            assert torch.equal(copied, parameter.to(torch.bfloat16))
+        before = [parameter.detach().clone() for parameter in task.model.parameters()]
+        gradients.move(optimiser, 0.01, 0.5)
+        assert not any(torch.equal(*pair) for pair in zip(before, task.model.parameters(), strict=True))

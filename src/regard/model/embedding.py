@@ -85,7 +85,8 @@ class Input(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """x: # (batch, tokens, token width); gives (batch, tokens, width)"""
-        placed = self.position.join(x * self.factor, context.positions, context.lengths)
+        x = x if self.factor == 1 else x * self.factor
+        placed = self.position.join(x, context.positions, context.lengths)
         ready: Tensor = self.dropout(self.norm(placed))
         return ready
 

@@ -84,7 +84,11 @@ class Gradients(Generic[AnyBatch]):
         if self.mover is not None and self._noted is not None:
             self.mover.move(self._noted, rate, clip)
         else:
-            optimiser.step(rate, clip)
+            if clip:
+                optimiser.clip(clip)
+            optimiser.step(rate)
+            if self.lowered is not None:
+                self.lowered.stale = True
         self._noted = self._left = None
         self.forget(optimiser)
 

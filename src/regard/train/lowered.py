@@ -29,6 +29,8 @@ class Lowered:
         self._held = _views(self._sums, self._like)
         self._new: Tensor | None = None
         self._seen = self._versions()
+        self.stale = False
+        """Whether the parameters were moved by something that leaves no trace in their versions, as fused Adam does."""
 
     def __call__(self, *inputs: Any, **settings: Any) -> Tensor:
         scores: Tensor = functional_call(self.model, self.weights, inputs, settings)
@@ -36,13 +38,13 @@ class Lowered:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the parameters as they are now, if PyTorch has changed them since they were copied."""
-        for copy in self.copies:
-            copy.grad = None  # of a pass that was broken off
+        """Copy the parameters as they are now, if they were changed since they were copied."""
+        if any(copy.grad is not None for copy in self.copies):  # of a pass that was broken off
+            self.leave()
         now = self._versions()
-        if now != self._seen:
+        if self.stale or now != self._seen:
             torch._foreach_copy_(self.copies, self.parameters)
-            self._seen = now
+            self._seen, self.stale = now, False
 
     def leave(self) -> list[Tensor | None]:
         """The copies' gradients as they are, which are then forgotten."""

@@ -57,10 +57,12 @@ class Optimiser:
         self.recalled = 0
         """How often its memory was replaced by another."""
 
-    def step(self, rate: float, clip: float = 0.0) -> None:
-        """Move every parameter against its gradient at this learning rate, gradients clipped to a norm if not 0."""
-        if clip:
-            nn.utils.clip_grad_norm_(self._names, clip)
+    def clip(self, most: float) -> None:
+        """Shorten all gradients alike until their norm is this at most."""
+        nn.utils.clip_grad_norm_(self._names, most)
+
+    def step(self, rate: float) -> None:
+        """Move every parameter against its gradient at this learning rate."""
         for part in self._parts:
             for group in part.param_groups:
                 group["lr"] = rate
