@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from regard.fast.aside import aside
-
 LONGEST = 128
 """Words on each side up to which attention fits into one program."""
 _ELEMENTS = 2048
@@ -447,34 +445,23 @@ def column_sums(x: Tensor) -> Tensor:
     return sums.sum(dim=0)
 
 
-def _weight_slope(slope: Tensor, x: Tensor) -> Tensor:
-    return slope.T @ x
-
-
-def _bias_slope(slope: Tensor) -> Tensor:
-    return column_sums(slope).to(slope.dtype)
-
-
 class _Product(torch.autograd.Function):
     """x Wᵀ + b. PyTorch's own gradient of b takes longer than that of W."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        context.save_for_backward(x, weight, bias)
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        context.save_for_backward(x, weight)
         return functional.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
-        x, weight, bias = context.saved_tensors
+        x, weight = context.saved_tensors
         rows = slope.reshape(-1, slope.shape[-1])
         wanted = context.needs_input_grad
-        weight_slope = bias_slope = None
-        if wanted[1]:
-            weight_slope = aside(_weight_slope, rows, x.reshape(len(rows), -1), parameter=weight)
-        if wanted[2]:
-            bias_slope = aside(_bias_slope, rows, parameter=bias)
-        return (rows @ weight).view_as(x) if wanted[0] else None, weight_slope, bias_slope
+        back = (rows @ weight).view_as(x) if wanted[0] else None
+        weight_slope = rows.T @ x.reshape(len(rows), -1) if wanted[1] else None
+        return back, weight_slope, column_sums(rows).to(slope.dtype) if wanted[2] else None
 
 
 class _Products(torch.autograd.Function):
@@ -483,23 +470,22 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: Tensor, *parts: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = parts[::2], parts[1::2]
-        context.save_for_backward(x, *parts)
+        context.save_for_backward(x, *weights)
         return tuple(functional.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, *slopes: Tensor) -> tuple[Any, ...]:
-        x, *parts = context.saved_tensors
+        x, *weights = context.saved_tensors
         flat = x.reshape(-1, x.shape[-1])
         back: Tensor | None = None
         found: list[Tensor | None] = []
-        for number, (slope, weight, bias) in enumerate(zip(slopes, parts[::2], parts[1::2], strict=True)):
+        for number, (slope, weight) in enumerate(zip(slopes, weights, strict=True)):
             rows = slope.reshape(len(flat), -1)
-            found.append(aside(_weight_slope, rows, flat, parameter=weight))
-            wanted = context.needs_input_grad[2 + 2 * number]
-            found.append(aside(_bias_slope, rows, parameter=bias) if wanted else None)
             if context.needs_input_grad[0]:
                 back = rows @ weight if back is None else back.addmm_(rows, weight)
+            found.append(rows.T @ flat)
+            found.append(column_sums(rows).to(rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
         return None if back is None else back.view_as(x), *found
 
 
@@ -511,6 +497,8 @@ def products(x: Tensor, *parts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, .
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b.  x: # (…, width); weight: # (wide, width)"""
+    if bias is None:
+        return functional.linear(x, weight)
     made: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return made
 

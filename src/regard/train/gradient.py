@@ -10,14 +10,12 @@ small set of shapes, which is what makes this possible. A replayed pass gives wh
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Generic, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.fast.aside import beside
 from regard.fast.swift_training import for_training
 from regard.train.balance import Balance
 from regard.train.loss import Loss
@@ -111,8 +109,7 @@ class Gradients(Generic[AnyBatch]):
     def _made(self, batch: AnyBatch, scale: Tensor, part: Part) -> tuple[Loss, list[Tensor | None] | None]:
         """The loss, and the gradients where they are left where they were made."""
         loss = self.task.loss(self.forward, batch)
-        with beside(scale.device) if self.in_place else nullcontext():
-            torch.autograd.backward(loss.total * scale)
+        torch.autograd.backward(loss.total * scale)
         left = None
         if self.lowered is not None and part == "only":
             left = self.lowered.leave()
