@@ -229,10 +229,17 @@ def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
     (base,) = starting("train-gpu", "base")
     (europarl,) = starting("train-gpu", "real Europarl")
     (multi30k,) = starting("train-gpu", "real Multi30k")
-    (gpt2,) = starting("train-gpu", "GPT-2")
+    (gpt2,) = starting("train-gpu-text", "GPT-2")
     for case, least in ((base, 1.6), (europarl, 2.5), (multi30k, 2.5), (gpt2, 1.1)):
         assert f"| {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |" in page
         assert case["ratio"] >= least
+    assert gpt2["gigabytes"] < gpt2["peer_gigabytes"]
+    assert f"of which ours is {gpt2['ratio_to_nanogpt_elsewhere']:.2f} times" in page
+    assert f"of the {32_768e3 / gpt2['ours']:.0f} ms of a step" in page
+    (start,) = starting("train-gpu-start-text", "start-up")
+    assert f"{start['seconds_cold']:.0f} s with nothing compiled, and {start['seconds_warm']:.0f} s with" in page
+    assert start["seconds_cold"] <= 45
+    assert start["seconds_warm"] <= 15
     for case in (base, europarl, multi30k):
         assert case["gigabytes"] < case["peer_gigabytes"]
         assert f"{case['gigabytes']:.1f} GB" in page

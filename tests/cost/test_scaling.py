@@ -306,3 +306,15 @@ if __name__ == "__main__":
         money_rows(both),
     ]
     print("\n\n".join("\n".join(table) for table in [*tables, measured_rows()]))
+
+
+def test_memory_on_a_gpu_is_estimated_within_a_tenth() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "cost-gpu.json").read_text(encoding="utf-8"))["cases"]
+    assert all(case["passed"] for case in measured)
+    peaks = [case for case in measured if case["case"].startswith("peak memory in ")]
+    assert len(peaks) == 8
+    for case in peaks:
+        seen, said = (f"{case[name] / 1e9:.2f} GB" for name in ("seen_bytes", "estimated_bytes"))
+        name, off = case["case"].removeprefix("peak memory in "), 100 * (case["ratio"] - 1)
+        assert row(name, seen, said, f"{off:+.1f} %") in PAGE
+        assert abs(off) < 10
