@@ -156,6 +156,18 @@ def test_recipes_of_other_tasks_expect_what_was_measured(path: Path) -> None:
         assert score.spread is None or score.spread == round(summary["spread"][name], MEASURES[first][1] + 1)
 
 
+def test_shakespeare_is_learned_in_less_than_half_the_time() -> None:
+    page = " ".join(RESULTS.split())
+    *runs, summary = cases("shakespeare-time")
+    times = [run["seconds"] for run in runs]
+    assert summary["ratio"] >= 2
+    assert summary["final_loss"] < 1.45
+    said = f"after {summary['seconds']:.0f} s ({min(times):.0f} to {max(times):.0f} by seed); nanoGPT took"
+    assert said in page
+    ends = max(run["curve"][-1][1] for run in runs)
+    assert f"At the end, after {ends:.0f} s at most, the loss is {summary['final_loss']:.3f};" in page
+
+
 def test_shakespeare_on_a_cpu_is_below_what_was_published() -> None:
     (summary,) = starting("task-shakespeare-cpu", "summary")
     assert len(summary["seeds"]) == 3
