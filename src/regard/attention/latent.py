@@ -17,7 +17,8 @@ a head takes m·c·(h + v) + n·m·(h + r + v) multiplications in the first orde
 second. Where all tokens are looked at at once (n = m), as in training, the first is cheaper for any latent wider than
 the mean of h and v. A step (n = 1) would make keys and values of the whole past in the first order for one query: the
 second is cheaper by about c·(h + v) / (2c + r), for DeepSeek-V2 a factor of 120. So: naive without a cache, and behind
-one whichever takes fewer, which is absorbed for steps and naive for a long prompt.
+one whichever takes fewer, which is absorbed for steps and naive for a long prompt. A step on a GPU has a kernel of its
+own (`triton_latent.py`), which reads each latent once.
 
 Pairs of turned features are n and n + rotary_width/2, as everywhere here (see `rotary.py`). DeepSeek's own weights pair
 neighbours: their rows 0, 2, 4, … of each turned part (of every head's query, and of the shared key) come first in ours,
@@ -25,6 +26,7 @@ then their rows 1, 3, 5, ….
 """
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 import torch
@@ -238,6 +240,13 @@ class Latent(Attention):
         plain, turning = query.split(self.parts, dim=-1)
         key_up, value_up = (each.weight.unflatten(0, (self.heads, -1)) for each in (self.key, self.value))
         query = torch.cat((plain @ key_up, turning), dim=-1)  # (batch, heads, queries, latent + rotary width)
+        dropping = self.training and self.dropout > 0
+        if context.watch is None and not dropping and _at_once(query, scope):
+            from regard.attention.triton_latent import look
+
+            seen = None if scope.everything else scope.mask()[:, 0, 0].expand(-1, latent.shape[2])
+            mixed = look(query[:, :, 0], turned.squeeze(1), latent.squeeze(1), seen, self.scale)
+            return self.joined(mixed[:, :, None] @ value_up.mT)
         apart = (*query.shape[:3], latent.shape[3])
         key = torch.cat((latent, turned), dim=-1)  # (batch, 1, keys, latent + rotary width)
         if context.watch is None:  # who watches wants to see the heads apart
@@ -245,6 +254,14 @@ class Latent(Attention):
             query = query.flatten(1, 2)[:, None]
         mixed = self.weighed(query, key, latent, scope, context).reshape(apart)
         return self.joined(mixed @ value_up.mT)
+
+
+def _at_once(query: Tensor, scope: Scope) -> bool:
+    """Whether a kernel reads every latent once for all heads: for one token a row on a GPU, with nothing to learn."""
+    if not query.is_cuda or query.dtype == torch.float64 or query.shape[2] != 1 or find_spec("triton") is None:
+        return False
+    learning = torch.is_grad_enabled() and query.requires_grad
+    return not learning and (scope.everything or scope.mask().shape[2] == 1)
 
 
 class LatentSelfAttention(Latent, OwnAttention):
