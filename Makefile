@@ -1,17 +1,18 @@
 # make demo: create .venv, install regard into it, translate with the model that ships and train another.
 # make test: the same environment with the tools for tests, then every check.
+# make page: build the page from web/ into the package (needs Node and npm).
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench page clean
+.PHONY: demo test lint bench page tools chromium clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/installed-dev lint
+test: $(VENV)/installed-dev lint tools chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-dev
@@ -22,11 +23,20 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/attention.py
 
-page:
-	@echo "This version has no page yet, so there is nothing to build."
+page: web/node_modules/installed
+	cd web && npm run --silent check && npm run --silent build
+
+# What the page is built with, where there is npm. Without it the page that is in the package is used as it is.
+tools:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web/node_modules/installed; \
+	else echo "There is no npm here, so the page is not built again."; fi
+
+# A browser for the tests of the page: found, or installed where that is possible. Without one they are skipped.
+chromium: $(VENV)/installed-dev
+	@$(BIN)/python scripts/chromium.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) web/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,4 +47,8 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+web/node_modules/installed: web/package.json web/package-lock.json
+	cd web && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@

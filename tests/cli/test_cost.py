@@ -1,13 +1,14 @@
 """`regard cost` as a person meets it."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regard.cost import HARDWARE
-from regard.model import LanguageModelConfig, count_parameters, transformer_base
+from regard.model import LanguageModelConfig, count_parameters, read_any_config, transformer_base
 from regard.run import load, save
 from regard.task import read_recipe
 from regard.task.training import likely_cost
@@ -183,6 +184,44 @@ def test_a_length_above_the_batch_is_cut_to_it() -> None:
     assert facts("quick", "--hardware", "h200", "--length", 5000)["target_length"] == read_recipe("quick").train.tokens
 
 
+@pytest.mark.parametrize("name", ["digits", "fashion-mnist", "brown-fill", "gum-tags"])
+def test_a_recipe_for_a_model_that_reads_is_counted_and_has_no_cache(name: str) -> None:
+    found, recipe = facts(name, "--hardware", "h200"), read_recipe(name)
+    cost = likely_cost(recipe)
+    assert found["parameters"] == cost.parameters == count_parameters(recipe.settings.build())
+    assert found["training_flops"] == cost.total_flops == recipe.train.steps * found["flops"]["training_step"]
+    assert found["source_length"] == found["flops"]["forward_source_token"] == 0
+    assert found["rows"] * found["target_length"] <= recipe.train.tokens
+    assert (found["cache_tokens"], found["flops"]["generated_token"]) == (None, None)
+    assert (found["bytes"]["cache_target_token"], found["bytes"]["cache_source_token"]) == (None, None)
+    done = command("cost", name, "--hardware", "h200")
+    assert (done.code, done.err) == (0, "")
+    assert "cache" not in done.out
+    assert "(target)" not in done.out
+
+
+def test_gaps_are_asked_of_as_many_words_of_shorter_rows() -> None:
+    recipe = read_recipe("brown-fill")
+    long, short = (facts("brown-fill", "--hardware", "h200", "--length", length) for length in (256, 64))
+    assert long["asked"] == recipe.likely_work().asked
+    assert short["asked"] == long["asked"] / 4
+    assert (long["rows"], short["rows"]) == (64, 256)
+
+
+def test_settings_of_models_that_read_are_counted(tmp_path: Path) -> None:
+    for name, text, tokens in (
+        ("encoder", 'kind = "encoder"\nvocabulary = 50\nwidth = 32\nhead = { kind = "fill" }\n', 25),
+        ("vision", 'kind = "vision"\nimage = 28\npatch = 7\nwidth = 32\n', 17),
+    ):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text + "encoder = { layers = 1, attention = { heads = 2 } }\n", encoding="utf-8")
+        found = facts(path, "--hardware", "h200", "--batch", 170)
+        config = read_any_config(tomllib.loads(path.read_text(encoding="utf-8")))
+        assert found["parameters"] == count_parameters(config.build())
+        assert (found["rows"], found["target_length"]) == (170 // tokens, tokens)
+        assert "minutes" not in found
+
+
 def test_this_machine_is_taken_where_none_is_named() -> None:
     found = facts("quick", "--device", "cpu")
     assert found["hardware"] == "this cpu"
@@ -205,6 +244,8 @@ def test_what_does_not_fit_is_said_on_standard_error() -> None:
         (("quick", "--length", "0"), "--length 0"),
         (("quick", "--batch=-5"), "--batch -5"),
         (("quick", "--tokens", "nan"), "--tokens nan"),
+        (("digits", "--length", "9"), "--length is for texts; a picture of 8 × 8 has 4 tokens"),
+        (("digits", "--batch", "3"), "--batch 3: one picture alone has 4 tokens"),
         (("qick",), "did you mean quick"),
         (("missing.toml",), "there is no such recipe"),
         (("missing.json",), "there is no such file"),

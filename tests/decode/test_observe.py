@@ -117,6 +117,23 @@ def test_every_output_can_be_followed_through_the_steps_to_its_last(make, seed: 
             assert written in [(*before[place], token) for place, token in pairs]
 
 
+@pytest.mark.parametrize("way", ["greedy", "sampled"])
+def test_where_one_token_is_taken_the_likeliest_others_are_candidates_too(way: str) -> None:
+    table, _, seen, found = watched(WAYS[way])
+    for step in seen.steps:
+        for at, slot in enumerate(step.slots):
+            written = (*found[slot][0].tokens, *([END] if found[slot][0].ended else []))
+            if step.number > len(written):
+                continue  # it is over
+            tokens, totals = step.candidates.tokens[at].tolist(), step.candidates.totals[at].tolist()
+            there = [token for token, total in zip(tokens, totals, strict=True) if total > float("-inf")]
+            text = (0, 1, *written)
+            own = table.scores[slot, text[step.number - 1], text[step.number]]
+            assert totals == sorted(totals, reverse=True)
+            assert len(there) == len(set(there))
+            assert set(own.topk(5).indices.tolist()) | {written[step.number - 1]} == set(there)
+
+
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), beams=st.integers(1, 4))
 def test_parents_and_tokens_rebuild_every_hypothesis_that_is_alive(seed: int, beams: int) -> None:

@@ -5,7 +5,7 @@ import pkgutil
 import re
 from pathlib import Path
 
-from .requirements import table
+from regard.look.requirements import table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")

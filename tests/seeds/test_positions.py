@@ -9,8 +9,7 @@ from torch import Tensor
 
 from regard import UserError
 from regard.attention import Binary, Index, Learned, Normalised, Rotary, Sinusoidal, SinusoidalConfig, rotate
-
-from .requirements import FEATURES, LONG, SCHEMES, requirements
+from regard.look.requirements import FEATURES, LONG, SCHEMES, requirements
 
 # Dark horses are faster than white horses: 001 "Naive Examples" and "Discrete Example"
 

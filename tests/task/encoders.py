@@ -26,7 +26,7 @@ def write_recipe(place: Path, task: str, data: dict[str, Any], **changes: Any) -
         "train": {
             "steps": 12,
             "tokens": 256,
-            "shapes": 2,
+            **({} if task == "filling" else {"shapes": 2}),
             "log_every": 1,
             "validate_every": 6,
             "save_every": 4,

@@ -91,8 +91,8 @@ def test_a_gap_behind_a_space_takes_the_place_of_a_word_with_its_space(pieces: F
     """The row is that of the whole sentence, with the mask where the word's token stood."""
     whole = pieces.text.encode("The cat ate the mouse.")
     cat = token(pieces.text, " cat")
-    (gap,) = pieces._gaps(0, "The [MASK] ate the mouse.", 1)
-    assert gap.row == [5, *[3 if number == cat else number for number in whole], 4]
+    row = pieces.row("The [MASK] ate the mouse.")
+    assert row.ids == [5, *[3 if number == cat else number for number in whole], 4]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character", "byte", "word"])
@@ -101,7 +101,7 @@ def test_a_guess_in_the_place_of_the_mark_is_the_text_the_model_saw(kind: str, t
     """Its ids, put where the masks were, give that text back; a space that was typed is never lost or doubled."""
     sizes = {"bpe": 320, "unigram": 300}
     filler = load_filler(save_random(tmp_path / "run", tokenizer(kind, TEXTS * 3, sizes.get(kind)), FILL))  # type: ignore[arg-type]
-    for gap in filler._filled(filler._gaps(0, text, 1), 0, 4):
+    for gap in filler._filled(filler._gaps(0, filler.row(text)), 0, 4):
         guess = filler._shown(gap)
         parts = text.split(MASK)
         before, after = MASK.join(parts[: gap.number + 1]), MASK.join(parts[gap.number + 1 :])
@@ -116,9 +116,9 @@ def test_a_guess_in_the_place_of_the_mark_is_the_text_the_model_saw(kind: str, t
 
 @pytest.mark.parametrize("typed", ["⟨mask⟩", "⟨separator⟩", "<mask>", "[SEP]", "[mask]", "[CLS]"])
 def test_whatever_else_looks_special_is_plain_text(pieces: Filler, typed: str) -> None:
-    (gap,) = pieces._gaps(0, f"{typed} [MASK]", 1)
-    assert gap.row[1:-2] == pieces.text.encode(typed)
-    assert not pieces.text.special & set(gap.row[1:-2])
+    row = pieces.row(f"{typed} [MASK]").ids
+    assert row[1:-2] == pieces.text.encode(typed)
+    assert not pieces.text.special & set(row[1:-2])
 
 
 def test_a_text_is_filled_with_the_best_of_each_gap(words: Filler) -> None:

@@ -238,7 +238,7 @@ def test_a_text_of_ones_own_is_read_as_the_recipes_is(tmp_path: Path) -> None:
         (TEXT, ["model.head.kind=tag"], "model.head.labels: this key is required"),
         (TEXT, ["gaps.shar=0.2"], "did you mean 'share'"),
         (TEXT, ["gaps.masked=0.95"], "gaps.random: found 0.1, and 0.95 are masked"),
-        (TEXT, ["train.loss.consistency=1.0"], "goes through the model once"),
+        (TEXT, ["train.shapes=4"], "train.shapes: found 4, but all rows have data.context tokens"),
         (TEXT, ["tokenizer.kind=bpe", "tokenizer.vocabulary=260"], "need 262"),
         (TEXT, ["init_from=en-tr"], "holds no encoder"),
         (TEXT, ["data.train.0.path=nowhere.txt"], "nowhere.txt"),
@@ -251,3 +251,11 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_left(
     with pytest.raises(UserError, match=sentence):
         train(read_recipe(path, change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_what_it_costs_is_of_the_batches_there_are(tmp_path: Path) -> None:
+    task = opened(recipe_file(tmp_path), tmp_path / "run", "train.accumulate=2", "data.context=64")
+    work, batch = task.work(), next(iter(task.batches.epochs()))
+    assert (work.rows, work.target) == batch.tokens.shape
+    assert (work.asked, work.steps, work.accumulate, work.passes) == (batch.wanted.shape[1], 12, 2, 1)
+    assert work == task.recipe.likely_work()

@@ -251,7 +251,6 @@ def test_the_head_stays_where_the_labels_do(runs: dict[str, Path], tmp_path: Pat
         ("tagging", ["model.head=3"], "model.head: found 3; expected a table"),
         ("tagging", ["model.head.pooling=mean"], "model.head.pooling: unknown key"),
         ("classification", ["model.head.pooling=pooler"], "model.pooler: the head takes what the pooler gives"),
-        ("classification", ["train.loss.consistency=1.0"], "goes through the model once"),
         ("classification", ["data.longest=3", "train.tokens=2"], "Raise data.longest"),
         ("classification", ["init_from=en-tr"], "holds no encoder"),
         ("classification", ["init_from=nowhere"], "nowhere: there is no such folder"),
@@ -304,3 +303,14 @@ def test_a_model_says_what_it_is_for_where_it_is_asked_for_something_else(runs: 
         load_labeller(runs["classification"]).tag(["a film"])
     with pytest.raises(UserError, match="knows no labels: it was trained with the head 'fill'"):
         load_labeller(filler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_costs_is_of_batches_of_mean_size(kind: str, tmp_path: Path) -> None:
+    task = opened(recipe_file(tmp_path, kind), tmp_path / "run")
+    batches = list(task.batches.epoch())
+    work = task.work()
+    assert work.rows == round(80 / len(batches))
+    cells = sum(batch.tokens.numel() for batch in batches)
+    assert work.rows * work.target * len(batches) == pytest.approx(cells, rel=0.1)
+    assert (work.source, work.asked, work.tokens) == (0, None, task.recipe.train.tokens)

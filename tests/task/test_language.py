@@ -183,6 +183,8 @@ def test_another_run_can_start_from_its_weights(trained: Path, tmp_path: Path) -
         (TEXT, ["task=langauge"], "did you mean 'language'"),
         (TEXT, ["model.vocabulary=9"], "follows from the tokenizer"),
         (TEXT, ["data.rows=packed", "data.ends=false"], "begin and end somewhere"),
+        (TEXT, ["train.shapes=4"], "train.shapes: found 4, but all rows have data.context tokens"),
+        (TEXT, ["train.watch=score"], "train.watch: found 'score', but a language model is judged by its loss"),
         (TEXT, ["data.train.0.path=nowhere.txt"], "nowhere.txt"),
     ],
 )  # fmt: skip

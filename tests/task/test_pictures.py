@@ -15,6 +15,7 @@ from torch import Tensor
 
 import regard
 from regard import UserError
+from regard.cost import Work
 from regard.data.augment import Augmented
 from regard.data.pictures import PicturesConfig, read_pictures
 from regard.interop import preparation_of
@@ -215,7 +216,11 @@ def test_without_changes_and_smoothing_what_is_trained_on_is_what_is_reported(tm
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("changes", [[], STRONG, ["augment.cutmix=1.0", "data.train.channels=3"]], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [[], STRONG, [*STRONG, "train.loss.consistency=2.0"], ["augment.cutmix=1.0", "data.train.channels=3"]],
+    ids=str,
+)
 def test_the_pass_asks_nothing_of_the_device_and_copies_nothing_to_it(
     changes: list[str], precision: str, tmp_path: Path
 ) -> None:
@@ -442,7 +447,7 @@ def test_a_model_that_does_not_fit_the_recipe_is_refused(trained: Path, tmp_path
         (["model.patch=3"], "model.patch: patches of 3 pixels do not fill a picture of 4 × 4"),
         (["train.tokens=3"], "train.tokens: found 3; one picture of 4 × 4 alone has 5 tokens"),
         (["train.tokens=3", "data.train.size=4"], "train.tokens: found 3; one picture of 4 × 4 alone has 5 tokens"),
-        (["train.loss.consistency=1.0"], "train.loss.consistency: a picture goes through the model once"),
+        (["train.shapes=4"], "train.shapes: found 4, but all pictures have one size"),
         (["data.valid.size=8"], "of 8 × 8 with 1 channel and the training part pictures of 4 × 4"),
         (["data.test.test.keys=['a','b']"], "has no array named 'a'"),
         (["data.train.labels=other.npy"], "data.train.labels: train.npz has its labels within"),
@@ -503,5 +508,23 @@ def test_labels_of_idx_files_are_meant_from_where_the_recipe_lies(tmp_path: Path
     assert recipe.data.train.labels == str(tmp_path / "labels")
 
 
-def test_what_it_costs_is_not_known(tmp_path: Path) -> None:
-    assert read_recipe(write_recipe(tmp_path)).likely_work() is None
+def test_what_it_costs_is_of_the_batches_there_are(tmp_path: Path) -> None:
+    task = opened(write_recipe(tmp_path), "train.accumulate=3", "train.loss.consistency=1.0", "train.tokens=50")
+    work, batch = task.work(), next(iter(task.batches.epochs()))
+    assert work == Work(10, 5, steps=12, accumulate=3, passes=2)
+    assert (work.rows, work.target) == (len(batch.labels), task.model.config.tokens)
+    assert task.recipe.likely_work().steps == work.steps  # of pictures of a likely size, as none is asked for
+
+
+def test_settings_that_need_a_validation_part_are_named_where_there_is_none(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, test={"test": {"path": "test.npz"}})
+    asked, heard = ["train.final=best", "train.patience=2", "train.steps=4"], [Heard(), Heard()]
+    train(read_recipe(path, asked), tmp_path / "without", listener=heard[0])
+    train(
+        read_recipe(path, [*asked, f"data.valid.path={tmp_path / 'valid.npz'}"]), tmp_path / "with", listener=heard[1]
+    )
+    sentence = (
+        'Nothing is kept aside to watch the run (data.valid), so train.final = "best" ends with the last weights and '
+        "train.patience = 2 never stops it early."
+    )
+    assert (sentence in heard[0].said, sentence in heard[1].said) == (True, False)

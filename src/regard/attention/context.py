@@ -5,6 +5,7 @@ once: all layers with the same pattern get the same mask, all with the same rota
 """
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,20 @@ from regard.errors import UserError
 
 Watch = Callable[[nn.Module, Tensor], None]
 """Called by each attention with itself and its weights.  # (batch, heads, query, key)"""
+
+
+@runtime_checkable
+class Inside(Protocol):
+    """A watch that wants to see more than weights: what was compared with what, and what was mixed."""
+
+    def __call__(self, module: nn.Module, weights: Tensor) -> None: ...
+
+    def inside(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> None:
+        """Called before it with what attention was given.
+
+        query: # (batch, heads, queries, width); key, value: # (batch, key heads, keys, width)
+        """
+        ...
 
 
 class Context:

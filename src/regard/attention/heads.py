@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import attend, attend_and_show
 from regard.attention.cache import KeyValue, LayerState, Store
-from regard.attention.context import Context
+from regard.attention.context import Context, Inside
 from regard.attention.pattern import Pattern
 from regard.attention.patterns import read_pattern
 from regard.attention.position import PositionConfig
@@ -146,6 +146,8 @@ class Attention(nn.Module):
         if context.watch is None:
             mixed = attend(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
         else:
+            if isinstance(context.watch, Inside):
+                context.watch.inside(self, query, key, value, scope)
             mixed, weights = attend_and_show(query, key, value, scope, similarity=self.similarity(), dropout=dropout)
             context.watch(self, _unfold(_at_positions(weights, scope, context.extent), group))
         return _unfold(mixed, group)

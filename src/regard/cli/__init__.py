@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import classify, cost, data, fill, generate, parse, score, shortlist, tag, train, translate
+from regard.cli import classify, cost, data, fill, generate, look, parse, score, shortlist, tag, train, translate
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ app.command("fill")(fill.fill)
 app.command("tag")(tag.tag)
 app.command("classify")(classify.classify)
 app.command("score")(score.score)
+app.command("look")(look.look)
 
 
 def main() -> None:

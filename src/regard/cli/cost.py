@@ -1,6 +1,7 @@
 """`regard cost`: what a recipe, a model or a config takes, before anything is read or trained."""
 
 import json
+import math
 import sys
 import tomllib
 from dataclasses import replace
@@ -13,9 +14,12 @@ from regard.cli.options import Changes, Device, chosen_device
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.cost import Cost
-    from regard.model import ModelConfig
+    from regard.cost import Cost, Work
+    from regard.model import AnyModelConfig
     from regard.task import Recipe
+
+_CONTEXT, _ORDINARY = 1024, 25
+"""Tokens of a text, and of a sentence, where nothing is known of them."""
 
 Name = Annotated[
     str,
@@ -68,20 +72,26 @@ def _asked(
     name: str, changes: list[str], length: int | None, batch: int | None, tokens: float | None, processes: int
 ) -> "tuple[Cost, bool, bool]":
     """The cost that is asked for, whether passes are recorded, and whether the length of training is known."""
-    from regard.cost import Work, estimate
+    from regard.cost import estimate
+    from regard.model import VisionTransformerConfig
     from regard.task.training import likely_cost
 
     config, recipe = _found(name, changes)
+    if isinstance(config, VisionTransformerConfig) and length is not None:
+        height, width = config.size
+        raise UserError(f"--length is for texts; a picture of {height} × {width} has {config.tokens:,} tokens.")
     if recipe is None:
-        long = 1024 if config.kind == "language-model" else 25
-        likely = estimate(config, Work(1, long, 0 if config.kind == "language-model" else long), precision="bf16")
-        batch = batch or max(4096, length or long)
+        likely = estimate(config, _one_row(config), precision="bf16")
+        batch = batch or max(4096, length or likely.work.target)
     else:
         likely = likely_cost(recipe)
         batch = batch or recipe.train.tokens
     work = likely.work
     long = min(batch, length or work.target)
-    work = replace(work, rows=batch // long, target=long, source=long if work.source else 0)
+    if isinstance(config, VisionTransformerConfig) and long < config.tokens:
+        raise UserError(f"--batch {batch}: one picture alone has {config.tokens:,} tokens.")
+    asked = None if work.asked is None else min(long, math.ceil(work.asked * long / work.target))
+    work = replace(work, rows=batch // long, target=long, source=long if work.source else 0, asked=asked)
     if tokens is not None:
         work = replace(work, steps=max(1, round(tokens / (work.rows * long * work.accumulate))))
     found = estimate(
@@ -96,9 +106,21 @@ def _asked(
     return found, recipe is None or recipe.train.capture, recipe is not None or tokens is not None
 
 
-def _found(name: str, changes: list[str]) -> "tuple[ModelConfig, Recipe | None]":
+def _one_row(config: "AnyModelConfig") -> "Work":
+    """What is likely where there is no recipe: a full context, an ordinary sentence, or a picture."""
+    from regard.cost import Work
+    from regard.model import EncoderDecoderConfig, LanguageModelConfig, VisionTransformerConfig
+
+    if isinstance(config, VisionTransformerConfig):
+        return Work(1, config.tokens)
+    if isinstance(config, LanguageModelConfig):
+        return Work(1, _CONTEXT)
+    return Work(1, _ORDINARY, _ORDINARY if isinstance(config, EncoderDecoderConfig) else 0)
+
+
+def _found(name: str, changes: list[str]) -> "tuple[AnyModelConfig, Recipe | None]":
     """The model that is meant and, where there is one, the recipe it is trained by."""
-    from regard.model import read_config
+    from regard.model import read_any_config
     from regard.run import find, read_facts
     from regard.task import read_recipe
     from regard.task.reading import changed
@@ -111,7 +133,7 @@ def _found(name: str, changes: list[str]) -> "tuple[ModelConfig, Recipe | None]"
             recipe = read_recipe(place, changes)
             known = (place / "run.json").is_file() and not changes
             if known:
-                return read_config(read_facts(place).get("model"), str(place)), recipe
+                return read_any_config(read_facts(place).get("model"), str(place)), recipe
             return likely_cost(recipe).config, recipe
         values, where = read_facts(place).get("model"), f"{place / 'run.json'}: model"
     else:
@@ -121,7 +143,7 @@ def _found(name: str, changes: list[str]) -> "tuple[ModelConfig, Recipe | None]"
             return likely_cost(recipe).config, recipe
     for change in changes if isinstance(values, dict) else []:
         values = changed(values, change)
-    return read_config(values, where), None
+    return read_any_config(values, where), None
 
 
 def _settings(path: Path) -> Any:

@@ -135,8 +135,9 @@ def _opened_in_ctranslate2(model: str, where: "torch.device", scored: bool) -> "
 
 
 def _stream(generator: "Generator", prompt: str, length: int, decode: Any, stops: list[str]) -> None:
-    print(prompt, end="", flush=True)
-    for piece in generator.stream(prompt, limit=length, decode=decode, stops=stops):
+    pieces = generator.stream(prompt, limit=length, decode=decode, stops=stops)
+    print(prompt + next(pieces, ""), end="", flush=True)  # nothing of a prompt that is refused
+    for piece in pieces:
         print(piece, end="", flush=True)
     print()
     sys.stdout.flush()

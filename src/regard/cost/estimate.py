@@ -29,10 +29,18 @@ from regard.cost.fast import is_fast, is_recordable
 from regard.cost.forward import cache_numbers, cache_slots, forward, parts, step, sublayers
 from regard.cost.hardware import Hardware
 from regard.cost.memory import Form, LossWay, batch_bytes, computed_again, weights_bytes, workspace_bytes
+from regard.cost.readers import answers
 from regard.cost.words import short, span
 from regard.cost.work import Work
 from regard.errors import UserError
-from regard.model import EncoderDecoderConfig, ModelConfig, count_parameters, count_table_parameters
+from regard.model import (
+    AnyModelConfig,
+    EncoderDecoderConfig,
+    ModelConfig,
+    VisionTransformerConfig,
+    count_parameters,
+    count_table_parameters,
+)
 from regard.model.experts import Router
 
 REACHED = (0.9, 0.6)
@@ -43,7 +51,7 @@ REACHED = (0.9, 0.6)
 class Cost:
     """What `estimate` found, and for what. Bytes are those of one device, at the largest micro-batch."""
 
-    config: ModelConfig
+    config: AnyModelConfig
     work: Work
     precision: Precision
     optimiser: str
@@ -69,6 +77,11 @@ class Cost:
     def lowered(self) -> bool:
         """Whether passes have copies of all weights in bf16, with gradients of their own (train/lowered.py)."""
         return self.form == "fast" and self.precision == "bf16" and self.processes == 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes word after word, behind a cache; or only reads."""
+        return isinstance(self.config, ModelConfig)
 
     @property
     def forward_flops_per_step(self) -> int:
@@ -115,25 +128,31 @@ class Cost:
         `room` is for how many tokens the cache was made, `length` if not given. It makes a difference under a window,
         whose slots are all looked at.
         """
-        found = step(self.config, length or self.work.target, self.work.source if source is None else source, room)
-        return found.flops
+        source = self.work.source if source is None else source
+        return step(self._writer, length or self.work.target, source, room).flops
 
     @property
     def cache_bytes_per_token(self) -> tuple[int, int]:
         """While generating: for a token written, and for a token of the source."""
-        written, source = cache_numbers(self.config)
+        written, source = cache_numbers(self._writer)
         return written * number_size(self.precision), source * number_size(self.precision)
 
     @property
     def cache_tokens(self) -> int | None:
         """Of how many tokens written a cache holds anything at most: those a window reaches; None without one."""
-        return cache_slots(self.config)
+        return cache_slots(self._writer)
 
     def cache_bytes(self, length: int | None = None, source: int | None = None) -> int:
         """Of one text of `length` tokens about a source; those of the work if not given."""
         length, source = length or self.work.target, self.work.source if source is None else source
         written, read = self.cache_bytes_per_token
         return written * min(length, self.cache_tokens or length) + read * source
+
+    @property
+    def _writer(self) -> ModelConfig:
+        if not isinstance(self.config, ModelConfig):
+            raise UserError(f"A model of the kind {self.config.kind!r} writes nothing, so it has no cache.")
+        return self.config
 
     @property
     def lasting_bytes(self) -> int:
@@ -162,6 +181,7 @@ class Cost:
             self.form,
             self.loss,
             self.parameters if self.lowered else 0,
+            asked=work.asked,
             recompute=self.recompute,
             recorded=self.recorded,
         )
@@ -269,7 +289,7 @@ class Cost:
 
 
 def estimate(
-    config: ModelConfig,
+    config: AnyModelConfig,
     work: Work,
     *,
     precision: Precision,
@@ -288,11 +308,17 @@ def estimate(
     and activations take half. `shards` is over how many of the processes weights are shared out (fsdp; 1 is ddp).
     `form` and `loss` are how a step is computed. Left out, they are what training takes: on a GPU the fast form, unless
     weights are shared out, with words scored in the loss where one process takes one pass, else with the gradient of
-    the logits written over them; on a CPU the plain form, some rows at a time. `recompute`: the inside of layers is
+    the logits written over them (as of all models that do not write); on a CPU the plain form, some rows at a time.
+    `recompute`: the inside of layers is
     computed again on the way back; `recorded`: in passes that are recorded (see `Cost.on`).
     """
     if (work.source > 0) != isinstance(config, EncoderDecoderConfig):
         raise UserError(f"An encoder–decoder has a source, a language model has none; found {config.kind} and {work}.")
+    if (
+        isinstance(config, VisionTransformerConfig)
+        and work.target < config.tokens - config.grid[0] * config.grid[1] + 1
+    ):
+        raise UserError(f"A picture has at least one patch beside its other tokens; found {work}.")
     if precision not in ("fp32", "bf16"):
         raise UserError(f"There is no precision {precision!r}; choose fp32 or bf16.")
     if processes < 1 or shards < 1 or processes % shards:
@@ -307,12 +333,13 @@ def estimate(
     if optimiser not in remembered:
         raise UserError(f"There is no optimiser {optimiser!r}; choose one of {', '.join(remembered)}.")
     form = form or ("fast" if device == "cuda" and shards == 1 and is_fast(config) else "plain")
-    alone = form == "fast" and processes == 1
+    alone = form == "fast" and processes == 1 and isinstance(config, ModelConfig)
     loss = "rows" if device == "cpu" else loss or ("late" if alone and work.passes == 1 else "over")
     shape = (work.rows * work.passes, work.source, work.target)
     again = computed_again(config, work.source, work.target, form, recompute=recompute, recorded=recorded)
     twice = [
-        side.layers.flops if chosen else 0 for side, chosen in zip(parts(config, *shape, device), again, strict=True)
+        side.layers.flops if chosen else 0
+        for side, chosen in zip(parts(config, *shape, device, work.asked), again, strict=True)
     ]
     found = Cost(
         config,
@@ -328,7 +355,7 @@ def estimate(
         recorded,
         parameters=parameters,
         non_embedding=parameters - tables,
-        sides=forward(config, *shape, device),
+        sides=forward(config, *shape, device, work.asked),
         again=(twice[0], twice[1]),
         weights_bytes=weights_bytes(model, precision, shards),
         gradients_bytes=parameters * 4 // shards,
@@ -345,11 +372,12 @@ def estimate(
     return replace(found, gradients_bytes=gradients, activations_bytes=kept, loss_bytes=moment)
 
 
-def _moved_bytes(config: ModelConfig, work: Work, precision: Precision) -> int:
+def _moved_bytes(config: AnyModelConfig, work: Work, precision: Precision) -> int:
     """What a micro-batch moves through memory in one pass over all it makes.
 
     The loss looks at its logits in float32 several times: 20 bytes each fit the steps that were measured.
     """
-    source, target = forward(config, work.rows * work.passes, work.source, work.target, "cuda")
-    logits = work.rows * work.passes * work.target * config.vocabulary
+    rows, (given, classes) = work.rows * work.passes, answers(config, work.target, work.asked)
+    source, target = forward(config, rows, work.source, work.target, "cuda", work.asked)
+    logits = rows * given * classes
     return (source + target).bytes(precision, "cuda") + logits * 20

@@ -23,9 +23,10 @@ from regard.attention import Full, LatentConfig, RotaryConfig, read_pattern
 from regard.attention.kinds import AnyAttention
 from regard.cost.attention import attention_of
 from regard.cost.effort import Device, Effort, Part, part_of
-from regard.cost.forward import embed, hold_mask, made_of_source, pairs, pattern_of
+from regard.cost.forward import embed, hold_mask, made_of_source, pairs, pattern_of, unkept
 from regard.cost.middle import feed_forward_of
-from regard.model import EncoderDecoderConfig, FeedForwardConfig, ModelConfig, StackConfig
+from regard.cost.readers import head_of, stack_of
+from regard.model import AnyModelConfig, EncoderDecoderConfig, FeedForwardConfig, ModelConfig, StackConfig
 
 LONGEST = 128
 """Words on each side up to which attention is one kernel."""
@@ -35,48 +36,67 @@ BENDS = ("relu", "gelu", "gelu-tanh", "silu")
 """What the kernel for a feed-forward's middle knows."""
 
 
-def is_fast(config: ModelConfig) -> bool:
+def is_fast(config: AnyModelConfig) -> bool:
     """Whether training has a fast form for every stack of a model."""
     return all(stack.order != "none" for stack in _stacks(config))
 
 
-def is_recordable(config: ModelConfig) -> bool:
+def is_recordable(config: AnyModelConfig) -> bool:
     """Whether a pass that computes layers again can be recorded (`recomputes_recorded`, of a model not yet built)."""
     return not any(stack.order == "none" and _has_dropout(stack) for stack in _stacks(config))
 
 
-def draw_their_own(config: ModelConfig, source: int, target: int) -> tuple[bool, bool]:
+def draw_their_own(config: AnyModelConfig, source: int, target: int) -> tuple[bool, bool]:
     """Of the encoder's layers and of the decoder's: whether PyTorch draws chance inside of some.
 
-    Where only some do, the others are computed again all the same; that they keep everything too is said of all.
+    Where only some do, the others are computed again all the same; that they keep everything too is said of all. The
+    layers of a model that does not write count as a decoder's.
     """
-    width, decoder, heads = config.width, config.decoder, config.decoder.attention
-    own = _draws_its_own(decoder, config, target)
+    own = _draws_its_own(stack_of(config), config, target)
     if not isinstance(config, EncoderDecoderConfig):
         return False, own
+    width, heads = config.width, config.decoder.attention
     cross = heads.dropout > 0 and not _known(heads, width, max(source, target))
     return _draws_its_own(config.encoder, config, source), own or cross
 
 
 def fast_forward(
-    config: ModelConfig, rows: int, source: int, target: int, device: Device = "cuda", *, late: bool
+    config: AnyModelConfig,
+    rows: int,
+    source: int,
+    target: int,
+    device: Device = "cuda",
+    asked: int | None = None,
+    *,
+    late: bool,
 ) -> Effort:
-    """What a batch keeps from ids to logits, these left out. FLOPs are left to `forward`.
+    """What a batch keeps from ids to scores, these left out. FLOPs are left to `forward`.
 
     `late`: the loss scores words itself, and does not keep the vectors it was given.
     """
-    theirs, own = fast_parts(config, rows, source, target, device, late=late)
+    theirs, own = fast_parts(config, rows, source, target, device, asked, late=late)
     return theirs.whole + own.whole
 
 
 def fast_parts(
-    config: ModelConfig, rows: int, source: int, target: int, device: Device, *, late: bool
+    config: AnyModelConfig,
+    rows: int,
+    source: int,
+    target: int,
+    device: Device,
+    asked: int | None = None,
+    *,
+    late: bool,
 ) -> tuple[Part, Part]:
     """The same of each side. Keys and values that the decoder makes of the source are the target's here."""
+    if not isinstance(config, ModelConfig):
+        part = _stack(config.encoder, config, rows, target, False, device)
+        head = (head_of(config, target, asked, device) + unkept(target, config.width)) * rows
+        return Part(), replace(part, outside=part.outside + head, lasting=part.lasting + head)
     theirs, own = Part(), _stack(config.decoder, config, rows, target, True, device)
     if late:
-        unkept = Effort(kept=-rows * target * config.width)
-        own = replace(own, outside=own.outside + unkept, lasting=own.lasting + unkept)
+        vectors = unkept(target, config.width) * rows
+        own = replace(own, outside=own.outside + vectors, lasting=own.lasting + vectors)
     if isinstance(config, EncoderDecoderConfig):
         theirs = _stack(config.encoder, config, rows, source, False, device)
         cross, made, again, copied = _cross(config, rows, source, target, device)
@@ -89,7 +109,7 @@ def fast_parts(
     return theirs, own
 
 
-def _stack(config: StackConfig, model: ModelConfig, rows: int, tokens: int, causal: bool, device: Device) -> Part:
+def _stack(config: StackConfig, model: AnyModelConfig, rows: int, tokens: int, causal: bool, device: Device) -> Part:
     """Word vectors, self-attention and feed-forward of every layer, and what leaves the last norm."""
     heads, width, rotary = config.attention, model.width, isinstance(model.position, RotaryConfig)
     if _known_of_itself(config, model, tokens):
@@ -133,21 +153,21 @@ def _cross(
     return cross + around, weights + kept, weights + made, attention.copied(source) * rows
 
 
-def _stacks(config: ModelConfig) -> list[StackConfig]:
-    return [config.decoder, *([config.encoder] if isinstance(config, EncoderDecoderConfig) else [])]
+def _stacks(config: AnyModelConfig) -> list[StackConfig]:
+    return [stack_of(config), *([config.encoder] if isinstance(config, EncoderDecoderConfig) else [])]
 
 
 def _has_dropout(config: StackConfig) -> bool:
     return max(config.dropout, config.attention.dropout, *(each.dropout for each in config.feed_forwards)) > 0
 
 
-def _draws_its_own(config: StackConfig, model: ModelConfig, tokens: int) -> bool:
+def _draws_its_own(config: StackConfig, model: AnyModelConfig, tokens: int) -> bool:
     """Whether PyTorch draws chance in the self-attention or some feed-forward of a stack."""
     attention = config.attention.dropout > 0 and not _known_of_itself(config, model, tokens)
     return attention or any(each.dropout > 0 and not _known_middle(each) for each in config.feed_forwards)
 
 
-def _known_of_itself(config: StackConfig, model: ModelConfig, tokens: int) -> bool:
+def _known_of_itself(config: StackConfig, model: AnyModelConfig, tokens: int) -> bool:
     """Whether one kernel does a stack's attention to its own words."""
     full = not isinstance(model.position, RotaryConfig) and read_pattern(config.attention.pattern) == Full()
     return full and _known(config.attention, model.width, tokens)

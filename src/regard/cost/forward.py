@@ -23,21 +23,35 @@ from regard.attention import Causal, Pattern, RotaryConfig, read_pattern
 from regard.cost.attention import attention_of
 from regard.cost.effort import Device, Effort, Part, normalise, part_of
 from regard.cost.middle import feed_forward_of
-from regard.model import EncoderDecoderConfig, ModelConfig, StackConfig
+from regard.cost.readers import ReaderConfig, cut_patches, head_of, stack_of
+from regard.model import (
+    AnyModelConfig,
+    EncoderDecoderConfig,
+    ModelConfig,
+    StackConfig,
+    VisionTransformerConfig,
+)
 
 
-def forward(config: ModelConfig, rows: int, source: int, target: int, device: Device) -> tuple[Effort, Effort]:
-    """A batch, from ids to logits: what the source takes, and what the target takes.
+def forward(
+    config: AnyModelConfig, rows: int, source: int, target: int, device: Device, asked: int | None = None
+) -> tuple[Effort, Effort]:
+    """A batch, from ids or pixels to scores: what the source takes, and what the target takes.
 
-    Keys and values that the decoder makes of the source count for the source. The logits themselves are left out of
-    what is kept: that is for the loss to say.
+    What a model reads that does not write is its target. Keys and values that the decoder makes of the source count for
+    the source. The scores themselves are left out of what is kept: that is for the loss to say. `asked`: of how many
+    tokens a word is asked, where gaps are filled.
     """
-    theirs, own = parts(config, rows, source, target, device)
+    theirs, own = parts(config, rows, source, target, device, asked)
     return theirs.whole, own.whole
 
 
-def parts(config: ModelConfig, rows: int, source: int, target: int, device: Device) -> tuple[Part, Part]:
+def parts(
+    config: AnyModelConfig, rows: int, source: int, target: int, device: Device, asked: int | None = None
+) -> tuple[Part, Part]:
     """The same, layers apart from what is outside of them."""
+    if not isinstance(config, ModelConfig):
+        return Part(), _of_reader(config, rows, target, device, asked)
     width, decoder = config.width, config.decoder
     layer, last = _stack(decoder, config, target, True, device)
     outside = (embed(config, target) + last + Effort(flops=2 * target * width * config.vocabulary)) * rows
@@ -48,6 +62,20 @@ def parts(config: ModelConfig, rows: int, source: int, target: int, device: Devi
         theirs, copied = _of_source(config, rows, source, device), attention.copied(source)
     own = part_of(_layers(decoder, layer, width, rows, target, causal=True), outside, rows * target * width)
     return theirs, own.holding(copied * rows)
+
+
+def _of_reader(config: ReaderConfig, rows: int, tokens: int, device: Device, asked: int | None) -> Part:
+    """One stack that sees both sides of each token, and a head."""
+    width, encoder = config.width, config.encoder
+    layer, last = _stack(encoder, config, tokens, False, device)
+    around = embed(config, tokens) + last + unkept(tokens, width) + head_of(config, tokens, asked, device)
+    inner = _layers(encoder, layer, width, rows, tokens, causal=False)
+    return part_of(inner, around * rows, rows * tokens * width)
+
+
+def unkept(tokens: int, width: int) -> Effort:
+    """What leaves the last layer is for a head to keep, or not."""
+    return Effort(kept=-tokens * width)
 
 
 def _of_source(config: EncoderDecoderConfig, rows: int, source: int, device: Device) -> Part:
@@ -107,11 +135,11 @@ def pairs(pattern: Pattern, queries: int, keys: int) -> int:
     return round(pattern.over(queries, keys).share_in_strips() * queries * keys)
 
 
-def sublayers(config: ModelConfig) -> int:
+def sublayers(config: AnyModelConfig) -> int:
     """Self-attention, cross-attention and feed-forward, over all layers."""
     if isinstance(config, EncoderDecoderConfig):
         return 3 * config.decoder.layers + 2 * config.encoder.layers
-    return 2 * config.decoder.layers
+    return 2 * stack_of(config).layers
 
 
 def pattern_of(config: StackConfig, causal: bool) -> Pattern:
@@ -127,8 +155,10 @@ def hold_mask(config: StackConfig, tokens: int, causal: bool) -> Effort:
     return Effort(kept=pairs(scope.pattern, tokens, tokens))
 
 
-def embed(config: ModelConfig, tokens: int) -> Effort:
+def embed(config: AnyModelConfig, tokens: int) -> Effort:
     """The ids are kept; its result is kept by what comes next."""
+    if isinstance(config, VisionTransformerConfig):
+        return cut_patches(config, tokens)
     cells, norm = tokens * config.width, config.embedding.norm
     ids = Effort(masks=cells * (config.embedding.dropout > 0), sums=2 * tokens)
     if norm is None:
@@ -136,7 +166,9 @@ def embed(config: ModelConfig, tokens: int) -> Effort:
     return ids + Effort(kept=cells, sums=tokens * (1 if norm.kind == "rms" else 2))
 
 
-def _stack(config: StackConfig, model: ModelConfig, tokens: int, causal: bool, device: Device) -> tuple[Effort, Effort]:
+def _stack(
+    config: StackConfig, model: AnyModelConfig, tokens: int, causal: bool, device: Device
+) -> tuple[Effort, Effort]:
     """Self-attention of one layer and what is around it and the feed-forward, then what is behind the last layer.
 
     Cross-attention is for `parts`, feed-forwards are for `_layers`.

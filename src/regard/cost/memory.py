@@ -21,7 +21,8 @@ from regard.cost.fast import BENDS, draw_their_own, fast_parts
 from regard.cost.forward import parts
 from regard.cost.hardware import Hardware
 from regard.cost.middle import middle_width
-from regard.model import EncoderDecoderConfig, FeedForwardConfig, ModelConfig, count_parameters
+from regard.cost.readers import answers, stack_of, table_uses
+from regard.model import AnyModelConfig, FeedForwardConfig, count_parameters
 from regard.model.block import Block
 
 Form = Literal["plain", "fast"]
@@ -56,7 +57,7 @@ def workspace_bytes(hardware: Hardware, *, captured: bool) -> int:
 
 
 def batch_bytes(
-    config: ModelConfig,
+    config: AnyModelConfig,
     rows: int,
     source: int,
     target: int,
@@ -66,39 +67,42 @@ def batch_bytes(
     loss: LossWay,
     lowered: int = 0,
     *,
+    asked: int | None = None,
     recompute: bool = False,
     recorded: bool = False,
 ) -> tuple[int, int]:
     """What a micro-batch keeps for backward, and what is held beside that when most is.
 
-    `lowered` is how many parameters have copies in bf16 whose gradients are collected after the way back. `recompute`:
-    the inside of layers is computed again there, `recorded`: in passes that are recorded.
+    `lowered` is how many parameters have copies in bf16 whose gradients are collected after the way back. `asked`: of
+    how many tokens of a row a word is asked, where gaps are filled. `recompute`: the inside of layers is computed again
+    on the way back, `recorded`: in passes that are recorded.
     """
     size, cells = number_size(precision), rows * target
-    logits = 0 if loss == "late" else cells * config.vocabulary * size
-    scoring = _while_scoring(config, cells, precision, device, loss)
+    given, classes = answers(config, target, asked)
+    logits = 0 if loss == "late" else rows * given * classes * size
+    scoring = _while_scoring(config.width, rows * given, classes, precision, device, loss)
     if form == "plain":
-        sides = parts(config, rows, source, target, device)
+        sides = parts(config, rows, source, target, device, asked)
     else:
-        sides = fast_parts(config, rows, source, target, device, late=loss == "late")
+        sides = fast_parts(config, rows, source, target, device, asked, late=loss == "late")
     again = computed_again(config, source, target, form, recompute=recompute, recorded=recorded)
     pairs = list(zip(sides, again, strict=True))
     kept = sum((side.lasting if twice else side.whole).bytes(precision, device) for side, twice in pairs) + logits
     # Beside the inside of a decoder's layer stand gradients of its middle; an encoder's is counted with the last ones.
-    middles = [size * cells * _middle_numbers(each) for each in config.decoder.feed_forwards]
+    middles = [size * cells * _middle_numbers(each) for each in stack_of(config).feed_forwards]
     insides = [[inside.bytes(precision, device) for inside in side.insides] if twice else [0] for side, twice in pairs]
     most = max(map(add, insides[1], middles)) if again[1] else middles[-1]
-    table = config.vocabulary * config.width
+    table = classes * config.width
     beginning = max(most, max(insides[0]) + middles[-1]) + size * table - logits  # which are gone by then
     if form == "plain":
         return kept, max(scoring, beginning) if recompute else scoring
-    uses = 1 + config.tie + (isinstance(config, EncoderDecoderConfig) and config.source_vocabulary is None)
-    ending = lowered + (2 * table if uses > 1 else 0)  # one more gradient of the table, and its sum with the others
+    # One more gradient of the table of words, and its sum with the others.
+    ending = lowered + (2 * table if table_uses(config) > 1 else 0)
     return kept, max(scoring, beginning, size * ending - kept)
 
 
 def computed_again(
-    config: ModelConfig, source: int, target: int, form: Form, *, recompute: bool, recorded: bool
+    config: AnyModelConfig, source: int, target: int, form: Form, *, recompute: bool, recorded: bool
 ) -> tuple[bool, bool]:
     """Of the encoder's layers and of the decoder's: whether their inside is computed again on the way back."""
     if not recompute or not recorded or form == "plain":
@@ -116,14 +120,14 @@ def _middle_numbers(middle: FeedForwardConfig) -> int:
     return middle_width(middle) * (1 if spared else 2)
 
 
-def _while_scoring(config: ModelConfig, cells: int, precision: Precision, device: Device, loss: LossWay) -> int:
-    """What is held for a moment because words are scored and judged."""
-    size, logits = number_size(precision), cells * config.vocabulary
-    slopes = (cells + config.vocabulary) * config.width  # of the vectors that are scored and of the words'
+def _while_scoring(width: int, cells: int, classes: int, precision: Precision, device: Device, loss: LossWay) -> int:
+    """What is held for a moment because words or classes are scored and judged."""
+    size, logits = number_size(precision), cells * classes
+    slopes = (cells + classes) * width  # of the vectors that are scored and of the words'
     if loss == "late":
         pieces = -(-logits // LATE_CELLS)
-        scores = -(-cells // pieces) * config.vocabulary
-        return size * (scores + slopes + cells * config.width) + 8 * cells
+        scores = -(-cells // pieces) * classes
+        return size * (scores + slopes + cells * width) + 8 * cells
     if loss == "over":
         return size * slopes
     if loss == "kernel":

@@ -43,10 +43,10 @@ class Report:
         return advice_for_memory(self.cost, self.hardware, captured=self.captured)
 
     def plain(self) -> dict[str, Any]:
-        """Everything, under names that stay."""
+        """Everything, under names that stay. What is written, and the cache, are None for a model that only reads."""
         cost, work = self.cost.on(self.hardware, captured=self.captured), self.cost.work
         (source, target), trained = cost.flops_per_token, cost.training_flops_per_token
-        written, read = cost.cache_bytes_per_token
+        written, read = cost.cache_bytes_per_token if cost.writes else (None, None)
         facts: dict[str, Any] = {
             "parameters": cost.parameters,
             "embedding_parameters": cost.parameters - cost.non_embedding,
@@ -59,7 +59,8 @@ class Report:
             "accumulate": work.accumulate,
             "passes": work.passes,
             "recompute": cost.recompute,
-            "cache_tokens": cost.cache_tokens,
+            "asked": work.asked,
+            "cache_tokens": cost.cache_tokens if cost.writes else None,
             "flops": {
                 "forward_source_token": source,
                 "forward_target_token": target,
@@ -67,7 +68,7 @@ class Report:
                 "training_target_token": trained[1],
                 "attention_share": cost.attention_share,
                 "training_step": cost.flops_per_step,
-                "generated_token": cost.generated_token_flops(),
+                "generated_token": cost.generated_token_flops() if cost.writes else None,
             },
             "bytes": {
                 "weights": cost.weights_bytes,
@@ -103,13 +104,12 @@ class Report:
         sides = ("source", "target") if facts["source_length"] else ("target",)
 
         def each(form: str) -> str:
-            return ", ".join(f"{short(flops[form.format(side)])}FLOP ({side})" for side in sides)
+            numbers = [f"{short(flops[form.format(side)])}FLOP" for side in sides]
+            if not self.cost.writes:
+                return numbers[0]
+            return ", ".join(f"{number} ({side})" for number, side in zip(numbers, sides, strict=True))
 
         shape = " and ".join(str(facts[f"{side}_length"]) for side in sides)
-        most = "" if facts["cache_tokens"] is None else f", at most {facts['cache_tokens']:,}"
-        cache = ", ".join(
-            f"{short(held[f'cache_{side}_token'])}B ({side}{most if side == 'target' else ''})" for side in sides
-        )
         lines = [
             ("parameters", f"{facts['parameters']:,}"),
             ("  tables of word vectors", f"{facts['embedding_parameters']:,}"),
@@ -118,8 +118,7 @@ class Report:
             ("a token, forward", each("forward_{}_token")),
             ("a token, forward and backward", each("training_{}_token")),
             ("  attention's share at this length", f"{100 * flops['attention_share']:.1f} %"),
-            ("a token written with the cache", f"{short(flops['generated_token'])}FLOP"),
-            ("cache, for each token", cache),
+            *self._written(facts, sides),
             ("weights", f"{short(held['weights'])}B"),
             ("gradients", f"{short(held['gradients'])}B"),
             ("optimiser", f"{short(held['optimiser'])}B"),
@@ -141,3 +140,17 @@ class Report:
                 lines.append(("money", f"{between(*facts['money'])} at {self.price:g} an hour"))
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+
+    def _written(self, facts: dict[str, Any], sides: tuple[str, ...]) -> list[tuple[str, str]]:
+        """Of a model that writes: a token behind the cache, and the cache itself."""
+        if not self.cost.writes:
+            return []
+        most = "" if facts["cache_tokens"] is None else f", at most {facts['cache_tokens']:,}"
+        cache = ", ".join(
+            f"{short(facts['bytes'][f'cache_{side}_token'])}B ({side}{most if side == 'target' else ''})"
+            for side in sides
+        )
+        return [
+            ("a token written with the cache", f"{short(facts['flops']['generated_token'])}FLOP"),
+            ("cache, for each token", cache),
+        ]

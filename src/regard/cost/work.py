@@ -10,8 +10,9 @@ from regard.errors import UserError
 class Work:
     """What is trained on: `steps` times `accumulate` micro-batches of `rows` × `source` and `rows` × `target` cells.
 
-    The numbers are those of a micro-batch of mean size, padding included; a language model has a target only. `tokens`
-    is the most cells a side can have (train.tokens), where batches differ: memory must hold that one.
+    The numbers are those of a micro-batch of mean size, padding included. A language model has a target only; so has a
+    model that reads and does not write, for which it is what is read. `tokens` is the most cells a side can have
+    (train.tokens), where batches differ: memory must hold that one.
     """
 
     rows: int
@@ -22,6 +23,8 @@ class Work:
     tokens: int | None = None
     passes: int = 1
     """How often each micro-batch goes through the model at once (2 for regularised dropout)."""
+    asked: int | None = None
+    """Of how many tokens of a row a word is asked, where gaps are filled; of all if not given."""
 
     def __post_init__(self) -> None:
         if min(self.rows, self.target, self.steps, self.accumulate, self.passes) < 1 or self.source < 0:

@@ -16,6 +16,11 @@ _MULTIPLE = 8
 """Answers of a row are made up to a multiple of this, so that batches come in few shapes."""
 
 
+def room_for(answers: int, length: int) -> int:
+    """How many cells of rows of a length are told apart where some row has so many answers."""
+    return min(length, -(-answers // _MULTIPLE) * _MULTIPLE)
+
+
 @dataclass(frozen=True)
 class AskedBatch(RowBatch):
     """Rows, and answers for some of their cells only: `wanted` is # (rows, most), -1 behind a row's last answer."""
@@ -28,8 +33,7 @@ class AskedBatch(RowBatch):
         length = batch.wanted.shape[1]
         real = torch.arange(length) < batch.lengths[:, None]
         asked = (batch.wanted >= 0) & real  # (rows, length)
-        most = max(fewest, int(asked.sum(dim=1).max()))
-        most = min(length, -(-most // _MULTIPLE) * _MULTIPLE)
+        most = room_for(max(fewest, int(asked.sum(dim=1).max())), length)
         places = (~asked).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # those asked for come first
         return cls(
             batch.tokens,

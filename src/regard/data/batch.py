@@ -204,6 +204,17 @@ class TokenBatches:
         return share
 
     @property
+    def usual(self) -> Shape:
+        """A batch of mean size: its items, and how many cells of each side there are for one, padding included."""
+        batches, items = self.report.batches, self.report.items
+        sides = zip(*(self._cells(bucket) for bucket, _, _ in self._batches), strict=True)
+        return Shape(max(1, round(items / batches)), tuple(max(1, round(sum(side) / items)) for side in sides))
+
+    def _cells(self, bucket: int) -> tuple[int, ...]:
+        """Of each side of a bucket's batches."""
+        return tuple(self.shapes[bucket].rows * length for length in self.shapes[bucket].lengths)
+
+    @property
     def fewest_rows(self) -> int:
         """The rows of the batch that has the fewest, empty ones included."""
         return min(shape.rows for shape in self.shapes)

@@ -37,7 +37,7 @@ class Frame:
 
 def read_picture(path: str | Path, frame: Frame | None = None) -> Bytes:
     """The pixels of a file, from 0 to 255.  # (channels, height, width)"""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     path, frame = Path(path), frame or Frame()
     try:
@@ -51,7 +51,8 @@ def read_picture(path: str | Path, frame: Frame | None = None) -> Bytes:
     except MemoryError:
         raise
     except Exception as error:  # a damaged file makes Pillow raise anything from OSError to IndexError
-        reason = str(error).replace(str(path), "").replace(" ''", " it").rstrip(".") or type(error).__name__
+        reason = str(error).replace(str(path), "").replace(" ''", "").rstrip(".") or type(error).__name__
+        reason = "its format is not known" if isinstance(error, UnidentifiedImageError) else reason
         raise UserError(f"{path} is not a picture, or damaged ({reason}); please replace or remove it.") from None
 
 

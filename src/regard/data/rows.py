@@ -42,6 +42,14 @@ class RowBatch:
         rows = -(-len(self.lengths) // parts)
         return [self._rows(first, first + rows) for first in range(0, len(self.lengths), rows)]
 
+    def repeated(self, times: int) -> "RowBatch":
+        """The same rows so many times, one whole batch behind the other."""
+        return (
+            self
+            if times == 1
+            else replace(self._each(lambda tensor: torch.cat([tensor] * times)), count=self.count * times)
+        )
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "RowBatch":
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 

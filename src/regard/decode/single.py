@@ -18,6 +18,9 @@ from regard.decode.slots import ROOM
 from regard.decode.slotted import Slotted
 from regard.errors import UserError
 
+SHOWN = 5
+"""How many of the likeliest tokens are shown of each step to who watches, what is taken beside them."""
+
 
 class Single(Slotted):
     """The likeliest token at every step: greedy search."""
@@ -64,6 +67,7 @@ class Single(Slotted):
         logits = precise(logits)
         token, score, normaliser = self.pick(logits)  # (slots, 1) each
         gain = (score - normaliser).double()
+        seen = self._seen(logits - normaliser, token, gain) if self.watched else None
         at = self.lengths.clamp(max=self.tokens.shape[1] - 1)[:, None]
         if self.count:
             self.count = min(self.count, logits.shape[1])
@@ -76,7 +80,6 @@ class Single(Slotted):
         self.gains.scatter_(1, at, torch.where(self.done[:, None], self.gains.gather(1, at), gain))
         self.lengths += ~self.done
         self.done |= (token == self.end) | (self.lengths >= self.limits)
-        seen = Candidates(torch.zeros_like(token)[:, None], token[:, None], self._totals()) if self.watched else None
         return Choice(None, token, seen)
 
     def _write_likeliest(self, logits: Tensor) -> Choice:
@@ -141,8 +144,18 @@ class Single(Slotted):
     def stop(self, slot: int) -> None:
         self.done[slot] = True
 
-    def _totals(self) -> Tensor:
-        return self.gains.sum(dim=1, keepdim=True)
+    def _seen(self, scores: Tensor, token: Tensor, gain: Tensor) -> Candidates:
+        """What is taken and the likeliest others that may come, best first.
+
+        scores: # (slots, vocabulary), log-probabilities; token, gain: # (slots, 1)
+        """
+        allowed = hide_all(self.rules, scores, Written(self.tokens, self.lengths))
+        others, which = allowed.topk(min(SHOWN, scores.shape[1]), dim=1)
+        token = torch.where(self.done[:, None], self.end, token)
+        gains = torch.cat((gain, others.double().masked_fill(which == token, float("-inf"))), dim=1)
+        gains, order = gains.sort(dim=1, descending=True, stable=True)
+        tokens = torch.cat((token, which), dim=1).gather(1, order)
+        return Candidates(torch.zeros_like(tokens), tokens, self.gains.sum(dim=1, keepdim=True) + gains)
 
 
 class Sampled(Single):

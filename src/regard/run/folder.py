@@ -36,12 +36,19 @@ class Loaded:
 
     `model` is the PyTorch module in evaluation mode, of any kind, `config` what it was built from, `tokenizer` what
     turns text into ids (None if the folder has none; `target_tokenizer` is the same one unless the two sides differ).
+    `place` is the folder it came from, if it did.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
+        self,
+        model: Any,
+        tokenizer: Tokenizer | None = None,
+        target_tokenizer: Tokenizer | None = None,
+        *,
+        place: Path | None = None,
     ) -> None:
         self.model = model.eval()
+        self.place = place
         self.config = model.config
         self.tokenizer = tokenizer
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
@@ -75,6 +82,12 @@ class Loaded:
     def translate(self, text: str, *, beams: int | None = None) -> str:
         """A text in the other language; only translators can do this."""
         raise UserError("This model does not translate: that takes an encoder–decoder with its tokenizer.")
+
+    def trace(self, text: Any, **settings: Any) -> Any:
+        """What the model does with a text (a picture, if it takes those), to be looked into: see `regard.trace`."""
+        import regard  # looking stands above: the package's own door leads there
+
+        return regard.trace(self, text, **settings)
 
     def _sides(self, ids: tuple[Ids, ...], takes: str, sizes: list[int]) -> list[Tensor]:
         """The ids as tensors on the model's device, checked against each side's vocabulary."""
@@ -142,7 +155,7 @@ def load(folder: str | Path) -> Loaded:
     model = build_empty(config)
     _fill(model, place / "model.safetensors")
     tokenizers = [_read_tokenizer(place / name) for name in ("tokenizer.json", "target_tokenizer.json")]
-    return Loaded(model, *tokenizers)
+    return Loaded(model, *tokenizers, place=place)
 
 
 def find(name: str | Path) -> Path:

@@ -45,7 +45,7 @@ class Classifier(Loaded):
         """With a `preparation` pictures are resized and normalised as that says, else by `fit` and the config."""
         if (reason := why_not(loaded.model)) is not None:
             raise UserError(f"This is no classifier of pictures: {reason}.")
-        super().__init__(loaded.model)
+        super().__init__(loaded.model, place=loaded.place)
         self.vision_transformer = cast(VisionTransformer, loaded.model)
         self.preparation = preparation
         config = self.vision_transformer.config

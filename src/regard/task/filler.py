@@ -41,6 +41,16 @@ class WordVectors(NamedTuple):
     vectors: Tensor  # (words, width)
 
 
+class GappedRow(NamedTuple):
+    """What a model reads of a text with gaps."""
+
+    ids: list[int]
+    places: list[range]
+    """Where each gap is."""
+    spaced: list[bool]
+    """Whether a space stands before it, which belongs to its first token."""
+
+
 class Filler(Loaded):
     """An encoder that scores words, with its tokenizer."""
 
@@ -51,7 +61,7 @@ class Filler(Loaded):
             raise UserError(f"{name} does not fill gaps: it was trained with the head {head.kind!r}.")
         if self.text.mask is None:
             raise UserError(f"{name} does not fill gaps: it has no token that stands for a hidden word.")
-        super().__init__(loaded.model, loaded.tokenizer)
+        super().__init__(loaded.model, loaded.tokenizer, place=loaded.place)
         self.mask = self.text.mask
         self.frame = frame(self.encoder.config.tokens)
 
@@ -78,12 +88,35 @@ class Filler(Loaded):
         """
         if top < 1 or pieces < 1:
             raise UserError(f"A gap needs at least one word of at least one token; found {top} of {pieces}.")
-        found = [gap for number, text in enumerate(texts) for gap in self._gaps(number, text, pieces)]
+        return self.fill_rows([self.row(text, pieces) for text in texts], top=top, progress=progress)
+
+    def row(self, text: str, pieces: int = 1) -> GappedRow:
+        """What the model reads of a text with gaps."""
+        *parts, rest = text.split(MASK)
+        if not parts:
+            raise UserError(f"There is no gap in {_short(text)}; write {MASK} where a word is missing.")
+        before, after = self.frame
+        ids, places, spaced = list(before), [], []
+        for part in parts:
+            joined = self._behind_space is not None and part.endswith(" ")  # the space then belongs to what is missing
+            ids += self.text.encode(part[:-1] if joined else part)
+            places.append(range(len(ids), len(ids) + pieces))
+            spaced.append(joined)
+            ids += [self.mask] * pieces
+        ids += [*self.text.encode(rest), *after]
+        return GappedRow(ids, places, spaced)
+
+    def fill_rows(
+        self, rows: Sequence[GappedRow], *, top: int = 5, progress: Callable[[int], None] | None = None
+    ) -> list[list[list[Guess]]]:
+        """The likeliest words of each gap, of rows whose gaps are all of one length."""
+        found = [gap for number, row in enumerate(rows) for gap in self._gaps(number, row)]
+        pieces = max((len(gap.places) for gap in found), default=1)
         for step in range(pieces):
             found = self._filled(found, step, top if pieces == 1 else max(top, _BEAMS))
             if progress is not None:
-                progress(len(texts) * (step + 1) // pieces)
-        results: list[list[list[Guess]]] = [[[] for _ in range(text.count(MASK))] for text in texts]
+                progress(len(rows) * (step + 1) // pieces)
+        results: list[list[list[Guess]]] = [[[] for _ in row.places] for row in rows]
         for gap in found:
             guesses = results[gap.text][gap.number]
             if len(guesses) < top:
@@ -107,24 +140,10 @@ class Filler(Loaded):
         table = self.encoder.vocabulary.weight.detach()
         return self._by_word(text, lambda ids: table[torch.tensor(ids, device=table.device)].float())
 
-    def _gaps(self, number: int, text: str, pieces: int) -> list["_Gap"]:
-        """The gaps of a text, none of them filled yet."""
-        *parts, rest = text.split(MASK)
-        if not parts:
-            raise UserError(f"There is no gap in {_short(text)}; write {MASK} where a word is missing.")
-        before, after = self.frame
-        row, places, spaced = list(before), [], []
-        for part in parts:
-            joined = self._behind_space is not None and part.endswith(" ")  # the space then belongs to what is missing
-            row += self.text.encode(part[:-1] if joined else part)
-            places.append(range(len(row), len(row) + pieces))
-            spaced.append(joined)
-            row += [self.mask] * pieces
-        row += [*self.text.encode(rest), *after]
-        return [
-            _Gap(number, gap, row, place, space)
-            for gap, (place, space) in enumerate(zip(places, spaced, strict=True))
-        ]  # fmt: skip
+    def _gaps(self, number: int, row: GappedRow) -> list["_Gap"]:
+        """The gaps of a row, none of them filled yet."""
+        each = zip(row.places, row.spaced, strict=True)
+        return [_Gap(number, gap, row.ids, place, space) for gap, (place, space) in enumerate(each)]
 
     @torch.no_grad()
     def _filled(self, gaps: list["_Gap"], step: int, kept: int) -> list["_Gap"]:

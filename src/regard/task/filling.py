@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.cost import Work
 from regard.data.asked import AskedBatch
 from regard.data.gaps import Gaps, GapsConfig, word_starts
 from regard.data.rows import ChangedBatches, RowBatch
@@ -22,6 +23,7 @@ from regard.score import FillScore
 from regard.task.encoders import frame, load_encoder, load_encoder_tokenizer, started_from
 from regard.task.filling_recipe import FillingRecipe
 from regard.task.job import Score, score_sets
+from regard.task.passes import passes, step_loss
 from regard.task.recipe import Say
 from regard.task.text_rows import Batches, make_stream, training_rows, whole_rows
 from regard.train.gradient import in_precision
@@ -81,15 +83,14 @@ class FillingTask:
     def report(self) -> str:
         return f"{100 * self.recipe.gaps.share:g} % of {self.batches.report}"
 
-    def work(self) -> None:
-        """What such a model costs is not estimated yet."""
+    def work(self) -> Work:
+        return self.recipe.likely_work()
 
     def loss(self, forward: Forward, batch: AskedBatch) -> Loss:
         """Every hidden word is told from all that is left of its row."""
         with gathered() as notes:
-            scores = _scores(forward, batch)
-        smoothing = self.recipe.train.loss.smoothing
-        return word_loss(scores, batch.wanted, None, smoothing, overwrite=True).also(balance_of(notes))
+            scores = _scores(forward, batch.repeated(passes(self.recipe.train)))
+        return step_loss(scores, batch.wanted, None, self.recipe.train.loss).also(balance_of(notes))
 
     def plain_loss(self, forward: Forward, batch: AskedBatch) -> Loss:
         return word_loss(_scores(forward, batch), batch.wanted)
@@ -143,7 +144,7 @@ class _Asking:
 
     def __init__(self, recipe: FillingRecipe, gaps: Gaps) -> None:
         self.gaps = gaps
-        self._usual = int(recipe.gaps.share * recipe.data.context) + 1  # words; with whole ones it may be more tokens
+        self._usual = recipe.usual
 
     def __call__(self, batch: RowBatch) -> AskedBatch:
         return AskedBatch.of(self.gaps(batch), self._usual)

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config import ConfigError
+from regard.cost import Work
+from regard.data.asked import room_for
 from regard.data.gaps import GapsConfig
 from regard.data.tokenizer_training import EncoderTokenizerConfig
 from regard.model import EncoderConfig, FillConfig
 from regard.score import FillScore
 from regard.task.encoders import FROM_DATA, LIKELY_TOKENS, encoder_settings, read_settings
-from regard.task.language_recipe import LanguageDataConfig, LanguageRecipe
+from regard.task.language_recipe import ONE_LENGTH, LanguageDataConfig, LanguageRecipe
+from regard.task.passes import passes
 from regard.task.recipe import Place, Recipe, Say
 from regard.train.world import World
 
@@ -43,11 +46,10 @@ class FillingRecipe(Recipe):
     counted: ClassVar[str] = "hidden words"
     written: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
     score_type: ClassVar[type[FillScore]] = FillScore
+    unused: ClassVar[Mapping[str, str]] = {"shapes": ONE_LENGTH}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.train.loss.consistency:
-            raise ConfigError("train.loss.consistency", "a row goes through the model once; leave this key out.")
         if self.data.context > self.train.tokens:
             raise ConfigError(
                 "train.tokens",
@@ -75,8 +77,21 @@ class FillingRecipe(Recipe):
             raise ConfigError("model.head.kind", f'found {config.head.kind!r}; to fill gaps it must be "fill".')
         return config
 
-    def likely_work(self) -> None:
-        """What such a model costs is not estimated yet."""
+    @property
+    def usual(self) -> int:
+        """How many words of a row are hidden at most, as a rule; with whole words it may be more tokens."""
+        return int(self.gaps.share * self.data.context) + 1
+
+    def likely_work(self) -> Work:
+        config, length = self.train, self.data.context
+        return Work(
+            self.rows,
+            length,
+            steps=config.steps,
+            accumulate=config.accumulate,
+            passes=passes(config),
+            asked=room_for(self.usual, length),
+        )
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         places: dict[str, Sequence[Place]] = {"train": self.data.train}

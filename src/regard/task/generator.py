@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from regard.attention.position import LearnedConfig
 from regard.data.stream import TextStream
 from regard.data.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig, Engine, Hypothesis, Request, Wish, search_all
@@ -19,6 +20,8 @@ SAMPLING = DecodeConfig(beams=1, sample=True, temperature=0.8, top_k=50)
 """How a text is continued where nothing else is asked for: likely words, drawn by chance."""
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 """How many prompt tokens are taken at once, padding included."""
+_SHOWN = 40
+"""Characters of a prompt that a message quotes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Generator(Loaded):
             raise UserError("This is no language model: it translates. Use `regard translate` with it.")
         if loaded.tokenizer is None:
             raise UserError("This model has no tokenizer, so it can take ids but no text.")
-        super().__init__(loaded.model, loaded.tokenizer)
+        super().__init__(loaded.model, loaded.tokenizer, place=loaded.place)
         self.language_model = loaded.model
         self.forms = Forms(loaded.model)
         """How it is laid out for the hardware, and in which precision it computes."""
@@ -57,7 +60,10 @@ class Generator(Loaded):
     def generate(
         self, prompt: str, *, limit: int = 200, decode: DecodeConfig = SAMPLING, stops: Sequence[str] = ()
     ) -> str:
-        """How the text goes on, in at most `limit` tokens, up to where one of `stops` would come."""
+        """How the text goes on, in at most `limit` tokens, up to where one of `stops` would come.
+
+        A model with learned positions writes no further than they reach.
+        """
         ((best, *_),) = self.generate_all([prompt], limit=limit, decode=decode, stops=stops)
         return best.text
 
@@ -119,14 +125,30 @@ class Generator(Loaded):
         end = self.language_model.config.tokens.end
         return -1 if end is None else end
 
-    def _request(self, prompt: str, limit: int, decode: DecodeConfig, wish: Wish, alternatives: int) -> Request:
-        ids = self.text.encode(prompt)
+    @property
+    def room(self) -> int | None:
+        """How many tokens the model can read, prompt and continuation together; None where there is no end to it."""
+        position = self.language_model.config.position
+        return position.limit if isinstance(position, LearnedConfig) else None
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """What the model reads of a text with these ids: a start before it, where the model has one."""
         special = self.language_model.config.tokens
         if special.start is not None:
-            ids = [special.start, *ids]
-        elif not ids and special.end is not None:
-            ids = [special.end]  # a text begins where the one before it ended
-        return Request(tuple(ids), limit, decode, wish, alternatives)
+            return [special.start, *ids]
+        if not ids and special.end is not None:
+            return [special.end]  # a text begins where the one before it ended
+        return list(ids)
+
+    def _request(self, prompt: str, limit: int, decode: DecodeConfig, wish: Wish, alternatives: int) -> Request:
+        ids, room = self.prompt(self.text.encode(prompt)), self.room
+        if room is not None and len(ids) > room:
+            begin = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}…"
+            raise UserError(
+                f"The prompt {begin!r} has {len(ids):,} tokens, and this model has positions for {room:,}; shorten it."
+            )
+        most = limit if room is None else min(limit, room - len(ids) + 1)  # the last one is not read any more
+        return Request(tuple(ids), most, decode, wish, alternatives)
 
     def _generated(self, prompt: str, one: Hypothesis, stops: Sequence[str]) -> Generated:
         stream = TextStream(self.text, stops)

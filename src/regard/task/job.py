@@ -38,8 +38,8 @@ class Job(Task[AnyBatch], Protocol[AnyBatch]):
         """What is trained on, as the end of a sentence."""
         ...
 
-    def work(self) -> Work | None:
-        """The batches as they are, of all processes together; None where costs of such a model are not known."""
+    def work(self) -> Work:
+        """The batches as they are, of all processes together."""
         ...
 
     def test(self, say: Say) -> dict[str, Score]:

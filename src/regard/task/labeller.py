@@ -40,7 +40,7 @@ class Labeller(Loaded):
         self.encoder, self.text = reader(loaded, name)
         if not self.encoder.config.labels:
             raise UserError(f"{name} knows no labels: it was trained with the head {self.encoder.config.head.kind!r}.")
-        super().__init__(loaded.model, loaded.tokenizer)
+        super().__init__(loaded.model, loaded.tokenizer, place=loaded.place)
         self.longest, self.name = longest, name
 
     @property

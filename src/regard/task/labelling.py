@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
+from torch import Tensor
 
+from regard.cost import Work
 from regard.data.labelled import (
     LABEL_SIDES,
     TAG_SIDES,
@@ -31,6 +33,7 @@ from regard.task.encoders import LIKELY_TOKENS, frame, load_encoder, load_encode
 from regard.task.job import Score, score_sets
 from regard.task.labeller import text_scores, word_scores
 from regard.task.labelling_recipe import LabellingRecipe
+from regard.task.passes import passes, step_loss
 from regard.task.recipe import Say
 from regard.train.gradient import in_precision
 from regard.train.loss import Loss, word_loss
@@ -98,16 +101,24 @@ class LabellingTask:
     def report(self) -> str:
         return f"{len(self.model.config.labels):,} labels, {self.batches.report}"
 
-    def work(self) -> None:
-        """What such a model costs is not estimated yet."""
+    def work(self) -> Work:
+        config, usual = self.recipe.train, self.batches.source.usual
+        return Work(
+            usual.rows,
+            usual.lengths[0],
+            steps=config.steps,
+            accumulate=config.accumulate,
+            tokens=max(config.tokens, usual.lengths[0]),
+            passes=passes(config),
+        )
 
     def loss(self, forward: Forward, batch: RowBatch) -> Loss:
         with gathered() as notes:
-            loss = _loss(forward, batch, self.recipe.train.loss.smoothing)
-        return loss.also(balance_of(notes))
+            scores = _scores(forward, batch.repeated(passes(self.recipe.train)))
+        return step_loss(scores, _wanted(batch), None, self.recipe.train.loss).also(balance_of(notes))
 
     def plain_loss(self, forward: Forward, batch: RowBatch) -> Loss:
-        return _loss(forward, batch)
+        return word_loss(_scores(forward, batch), _wanted(batch))
 
     def validation(self) -> Iterator[RowBatch]:
         """The whole validation part, however long its sentences are."""
@@ -161,11 +172,15 @@ class LabellingTask:
         return {"data": self.fingerprints, "longest": self.recipe.parts.longest}
 
 
-def _loss(forward: Forward, batch: RowBatch, smoothing: float = 0.0) -> Loss:
-    scores, wanted = forward(batch.tokens, lengths=batch.lengths), batch.wanted
-    if wanted.dim() == 1:  # one label a row
-        scores, wanted = scores[:, None], wanted[:, None]
-    return word_loss(scores, wanted, None, smoothing)
+def _scores(forward: Forward, batch: RowBatch) -> Tensor:
+    """Scores of labels for each token; or for each row, as if it had one token.  # (rows, length or 1, labels)"""
+    scores = forward(batch.tokens, lengths=batch.lengths)
+    return scores[:, None] if batch.wanted.dim() == 1 else scores
+
+
+def _wanted(batch: RowBatch) -> Tensor:
+    """# (rows, length or 1)"""
+    return batch.wanted[:, None] if batch.wanted.dim() == 1 else batch.wanted
 
 
 def _tokenizer_and_encoder(

@@ -5,17 +5,19 @@ With `init_from` it is the encoder of another run, best one that learnt to fill 
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from regard.config import Config, ConfigError
+from regard.cost import Work
 from regard.data.labelled import Labelled, LabelledConfig, Tagged, read_labelled
 from regard.data.tagged import TaggedConfig, read_tagged
 from regard.data.tokenizer_training import EncoderTokenizerConfig
 from regard.model import EncoderConfig
 from regard.score import AccuracyScore
 from regard.task.encoders import FROM_DATA, LIKELY_TOKENS, encoder_settings, read_settings
+from regard.task.passes import passes
 from regard.task.recipe import Place, Recipe, Say
 from regard.train.world import World
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _LIKELY = ("one", "two")
 """Labels, where nothing is known of them."""
+_ORDINARY = 25
+"""Tokens of a sentence, where nothing is known of it."""
 
 
 class ClassificationDataConfig(Config):
@@ -61,12 +65,6 @@ class LabellingRecipe(Recipe):
     head: ClassVar[Mapping[str, str]]
     """What the head is, and how it is where the recipe says nothing."""
 
-    @model_validator(mode="after")
-    def _one_pass(self) -> Self:
-        if self.train.loss.consistency:
-            raise ConfigError("train.loss.consistency", "a text goes through the model once; leave this key out.")
-        return self
-
     @property
     def parts(self) -> ClassificationDataConfig | TaggingDataConfig:
         """The data, of whichever kind."""
@@ -96,8 +94,11 @@ class LabellingRecipe(Recipe):
         values = encoder_settings(self.model, self.init_from)
         return read_settings(values | {"head": head, "vocabulary": vocabulary, "tokens": known})
 
-    def likely_work(self) -> None:
-        """What such a model costs is not estimated yet."""
+    def likely_work(self) -> Work:
+        """Full batches, rows of ordinary sentences."""
+        config, length = self.train, min(_ORDINARY, self.train.tokens)
+        rows = max(1, config.tokens // length)
+        return Work(rows, length, steps=config.steps, accumulate=config.accumulate, passes=passes(config))
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         data = self.parts

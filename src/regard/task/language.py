@@ -21,6 +21,7 @@ from regard.score import LanguageScore, score_language
 from regard.task.generator import load_generator
 from regard.task.job import Score, score_sets
 from regard.task.language_recipe import LanguageRecipe
+from regard.task.passes import passes, step_loss
 from regard.task.recipe import SPECIAL, Say
 from regard.task.text_rows import Batches, make_stream, training_rows, whole_rows
 from regard.train.gradient import in_precision
@@ -77,15 +78,13 @@ class LanguageTask:
         return str(self.batches.report)
 
     def work(self) -> Work:
-        config = self.recipe.train
-        return Work(self.recipe.rows, self.recipe.data.context, steps=config.steps, accumulate=config.accumulate)
+        return self.recipe.likely_work()
 
     def loss(self, forward: Forward, batch: RowBatch) -> Loss:
         """Every token is predicted from the right tokens before it."""
         with gathered() as notes:
-            scores = _scores(forward, batch)
-        smoothing = self.recipe.train.loss.smoothing
-        return word_loss(scores, batch.wanted, batch.lengths, smoothing, overwrite=True).also(balance_of(notes))
+            scores = _scores(forward, batch.repeated(passes(self.recipe.train)))
+        return step_loss(scores, batch.wanted, batch.lengths, self.recipe.train.loss).also(balance_of(notes))
 
     def plain_loss(self, forward: Forward, batch: RowBatch) -> Loss:
         return word_loss(_scores(forward, batch), batch.wanted, batch.lengths)

@@ -12,6 +12,7 @@ from regard.data.texts import TextConfig
 from regard.data.tokenizer_training import TokenizerConfig
 from regard.model import LanguageModelConfig
 from regard.score import LanguageScore
+from regard.task.passes import passes
 from regard.task.recipe import SPECIAL, Place, Recipe, Say
 from regard.train.world import World
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from regard.task.language import LanguageTask
 
 _FROM_TOKENIZER = ("vocabulary", "tokens")
+ONE_LENGTH = "all rows have data.context tokens, so that batches have one shape"
 _ASIDE = 0.95
 """Where of a text that came without a validation part the one begins that is not learnt from."""
 
@@ -64,6 +66,10 @@ class LanguageRecipe(Recipe):
     usage: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'
     written: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
     score_type: ClassVar[type[LanguageScore]] = LanguageScore
+    unused: ClassVar[Mapping[str, str]] = {
+        "shapes": ONE_LENGTH,
+        "watch": "a language model is judged by its loss and nothing else",
+    }
 
     @model_validator(mode="after")
     def _a_row_fits(self) -> Self:
@@ -90,7 +96,8 @@ class LanguageRecipe(Recipe):
             if key in self.model:
                 raise ConfigError(f"model.{key}", "this follows from the tokenizer; leave this key out.")
         try:
-            return LanguageModelConfig.read({**self.model, "vocabulary": vocabulary, "tokens": self.special()})
+            special: Any = self.special()
+            return LanguageModelConfig(**self.model, vocabulary=vocabulary, tokens=special)
         except ConfigError as error:
             raise ConfigError(f"model.{error.key}", error.problem) from None
 
@@ -100,8 +107,8 @@ class LanguageRecipe(Recipe):
         return {role: number for role, number in SPECIAL.items() if role not in missing}
 
     def likely_work(self) -> Work:
-        config = self.train
-        return Work(self.rows, self.data.context, steps=config.steps, accumulate=config.accumulate)
+        config, length = self.train, self.data.context
+        return Work(self.rows, length, steps=config.steps, accumulate=config.accumulate, passes=passes(config))
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         places: dict[str, Sequence[Place]] = {"train": self.data.train}

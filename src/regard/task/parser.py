@@ -40,7 +40,7 @@ class Parser(Loaded):
                 f"The model writes {loaded.model.config.vocabulary} symbols, and {SYMBOLS} has {len(symbols)}; "
                 "the two do not belong together."
             )
-        super().__init__(loaded.model, loaded.tokenizer)
+        super().__init__(loaded.model, loaded.tokenizer, place=loaded.place)
         self.encoder_decoder, self.symbols, self.decode = loaded.model, symbols, decode
         self.forms = Forms(loaded.model)
         self.text = TextTokenizer(loaded.tokenizer, **loaded.model.config.tokens.plain())
@@ -82,11 +82,9 @@ def parse_words(
 ) -> list[Parsed]:
     """The best tree over each sentence's words. Words may be as people write them, or as files do."""
     lines = text.encode_batch([reading(words) for words in sentences])
-    requests = []
-    for words, ids in zip(sentences, lines, strict=True):
-        wish = TreeWish.over(len(words), symbols)
-        limit = min(max(decode.limit(len(words)), wish.smallest_limit), wish.largest_limit)
-        requests.append(Request(tuple(ids), limit, decode.only_best(), Wish(tree=wish)))
+    requests = [
+        tree_request(ids, len(words), symbols, decode.only_best()) for words, ids in zip(sentences, lines, strict=True)
+    ]
     found = search_all(
         model,
         requests,
@@ -104,6 +102,15 @@ def parse_words(
         )
         for words, (best, *_) in zip(sentences, found, strict=True)
     ]
+
+
+def tree_request(
+    ids: Sequence[int], words: int, symbols: TreeSymbols, decode: DecodeConfig, longest: int | None = None
+) -> Request:
+    """The request for a tree over so many words that are read as these ids, in `longest` symbols if that can be."""
+    wish = TreeWish.over(words, symbols)
+    limit = decode.limit(words) if longest is None else min(decode.limit(words), longest)
+    return Request(tuple(ids), min(max(limit, wish.smallest_limit), wish.largest_limit), decode, Wish(tree=wish))
 
 
 def reading(words: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from regard.data.trees import Tree, clean, read_trees, rooted
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoderConfig
 from regard.score import BracketScore
+from regard.task.passes import passes
 from regard.task.recipe import SPECIAL, Place, Recipe, Say
 from regard.train.world import World
 
@@ -91,8 +92,8 @@ class ParsingRecipe(Recipe):
             if key in self.model:
                 raise ConfigError(f"model.{key}", "this follows from the data; leave this key out.")
         try:
-            sizes = {"vocabulary": symbols, "source_vocabulary": vocabulary, "tokens": SPECIAL}
-            return EncoderDecoderConfig.read({**self.model, **sizes})
+            sizes: dict[str, Any] = {"vocabulary": symbols, "source_vocabulary": vocabulary, "tokens": SPECIAL}
+            return EncoderDecoderConfig(**self.model, **sizes)
         except ConfigError as error:
             raise ConfigError(f"model.{error.key}", error.problem) from None
 
@@ -101,7 +102,7 @@ class ParsingRecipe(Recipe):
         target = min(_ORDINARY * _SYMBOLS_A_WORD, config.tokens)
         source = min(_ORDINARY, target)
         rows = max(1, config.tokens // target)
-        return Work(rows, target, source, config.steps, config.accumulate, passes=2 if config.loss.consistency else 1)
+        return Work(rows, target, source, config.steps, config.accumulate, passes=passes(config))
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         places: dict[str, Sequence[Place]] = {"train": self.data.train}

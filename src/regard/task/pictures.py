@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.config import ConfigError
+from regard.cost import Work
 from regard.data.augment import Augmented
 from regard.data.picture_batches import PictureBatch, PictureBatches
 from regard.data.pictures import Pictures, PicturesConfig, read_pictures
@@ -21,6 +22,7 @@ from regard.model.vision import LearnedGrid
 from regard.run import load
 from regard.score import AccuracyScore, score_accuracy
 from regard.task.job import Score, score_sets
+from regard.task.passes import passes
 from regard.task.pictures_recipe import PicturesRecipe
 from regard.task.recipe import Say
 from regard.train.gradient import in_precision
@@ -65,15 +67,17 @@ class PicturesTask:
     def report(self) -> str:
         return str(self.batches.report)
 
-    def work(self) -> None:
-        """What such a model costs is not estimated yet."""
+    def work(self) -> Work:
+        return self.recipe.work(self.model.config)
 
     def loss(self, forward: Forward, batch: PictureBatch) -> Loss:
         """What pictures show, after they were changed; of one mixed with another, both."""
         seen = self.recipe.augment.apply(batch.pixels, batch.labels)
+        settings, pixels = self.recipe.train.loss, self._normalised(seen.pixels)
+        times = passes(self.recipe.train)
         with gathered() as notes:
-            scores = forward(self._normalised(seen.pixels))
-        return class_loss(scores, seen, self.recipe.train.loss.smoothing).also(balance_of(notes))
+            scores = forward(pixels if times == 1 else pixels.repeat(times, 1, 1, 1))
+        return class_loss(scores, seen, settings.smoothing, settings.consistency).also(balance_of(notes))
 
     def plain_loss(self, forward: Forward, batch: PictureBatch) -> Loss:
         alone = torch.ones_like(batch.labels, dtype=torch.float32)
@@ -133,19 +137,28 @@ class PicturesTask:
         return self.model.config.pixels.apply(pixels)
 
 
-def class_loss(scores: Tensor, seen: Augmented, smoothing: float = 0.0) -> Loss:
+def class_loss(scores: Tensor, seen: Augmented, smoothing: float = 0.0, consistency: float = 0.0) -> Loss:
     """Cross-entropy in float32 of pictures that show `share` of one class and the rest of another.
 
-    scores: # (rows, classes). With smoothing ε the wanted distribution is 1 − ε of that, and ε spread over all classes.
+    scores: # (passes · rows, classes). With smoothing ε the wanted distribution is 1 − ε of that, and ε spread over all
+    classes. Of two passes it is the mean, plus `consistency` of how far they differ, as in `consistent_word_loss`.
     Empty rows, whose label is -1, do not count.
     """
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    log_p = scores.log_softmax(dim=-1, dtype=wide)  # (rows, classes)
-    own, other = (-log_p.gather(1, labels.clamp(min=0)[:, None])[:, 0] for labels in (seen.labels, seen.others))
-    plain = other + seen.share.to(wide) * (own - other)  # (rows,)
-    total = plain + smoothing * (-log_p.mean(dim=-1) - plain)
-    real = seen.labels >= 0
+    log_p = scores.log_softmax(dim=-1, dtype=wide).unflatten(0, (-1, len(seen.labels)))  # (passes, rows, classes)
+    own, other = (_nats(log_p, labels) for labels in (seen.labels, seen.others))
+    each = other + seen.share.to(wide) * (own - other)  # (passes, rows)
+    total = (each + smoothing * (-log_p.mean(dim=-1) - each)).mean(dim=0)  # (rows,)
+    if consistency:
+        first, second = log_p
+        total = total + consistency / 4 * ((first.exp() - second.exp()) * (first - second)).sum(dim=-1)
+    real, plain = seen.labels >= 0, each.mean(dim=0)
     return Loss(total.masked_fill(~real, 0.0).sum(), plain.detach().masked_fill(~real, 0.0).sum(), real.sum())
+
+
+def _nats(log_p: Tensor, labels: Tensor) -> Tensor:
+    """log_p: # (passes, rows, classes); labels: # (rows,); gives (passes, rows)"""
+    return -log_p.gather(2, labels.clamp(min=0).expand(len(log_p), -1)[..., None])[..., 0]
 
 
 def _read(key: str, part: PicturesConfig, train: Pictures | None, say: Say) -> Pictures:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config import Config, ConfigError
+from regard.cost import Work
 from regard.data.augment import AugmentConfig
 from regard.data.pictures import PicturesConfig
 from regard.data.registry import dataset
 from regard.model import VisionTransformerConfig
 from regard.run import find, read_facts
 from regard.score import AccuracyScore
+from regard.task.passes import passes
 from regard.task.recipe import Place, Recipe, Say
 from regard.train.world import World
 
@@ -67,11 +69,10 @@ class PicturesRecipe(Recipe):
     usage: ClassVar[str] = "Show it a picture: `regard classify THIS-FOLDER picture.png`"
     counted: ClassVar[str] = "pictures"
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
+    unused: ClassVar[Mapping[str, str]] = {"shapes": "all pictures have one size, so that batches have one shape"}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.train.loss.consistency:
-            raise ConfigError("train.loss.consistency", "a picture goes through the model once; leave this key out.")
         if self.data.train.size is not None:
             self.rows(self.settings)
         return self
@@ -118,8 +119,19 @@ class PicturesRecipe(Recipe):
             )
         return found
 
-    def likely_work(self) -> None:
-        """What such a model costs is not estimated yet."""
+    def likely_work(self) -> Work:
+        return self.work(self.settings)
+
+    def work(self, settings: VisionTransformerConfig) -> Work:
+        """The batches of a model for pictures of a size."""
+        config = self.train
+        return Work(
+            max(1, config.tokens // settings.tokens),
+            settings.tokens,
+            steps=config.steps,
+            accumulate=config.accumulate,
+            passes=passes(config),
+        )
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         places: dict[str, Sequence[Place]] = {"train": (self.data.train,)}

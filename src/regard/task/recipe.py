@@ -118,10 +118,26 @@ class Recipe(Config):
     """Files that `begin` may write into a run's folder, besides the recipe."""
     score_type: ClassVar["type[Score]"]
     """What test sets give."""
+    unused: ClassVar[Mapping[str, str]] = {}
+    """Keys of [train] that mean nothing here, and why: a recipe that gives one of them expects something of it."""
 
     @model_validator(mode="after")
     def _model_can_be_built(self) -> Self:
         _ = self.settings
+        return self
+
+    @model_validator(mode="after")
+    def _every_key_does_something(self) -> Self:
+        for key, why in self.unused.items():
+            found = getattr(self.train, key)
+            if found != TrainConfig.model_fields[key].default:
+                raise ConfigError(f"train.{key}", f"found {found!r}, but {why}; leave this key out.")
+        if self.train.loss.consistency and self.init_from is None and not _drops(self.settings.plain()):
+            raise ConfigError(
+                "train.loss.consistency",
+                "two passes differ by what dropout leaves out, and this model has none; give it some, or leave this "
+                "key out.",
+            )
         return self
 
     @property
@@ -129,14 +145,18 @@ class Recipe(Config):
         """The model's config, with what follows from the data as it was asked for, or is likely."""
         raise NotImplementedError
 
-    def likely_work(self) -> Work | None:
-        """The batches that are likely, where nothing is known of the data; None where costs of such a model are not
-        known."""
+    def likely_work(self) -> Work:
+        """The batches that are likely, where nothing is known of the data."""
         raise NotImplementedError
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         """Where each part of the data comes from."""
         raise NotImplementedError
+
+    @property
+    def watched(self) -> bool:
+        """Whether some data is kept aside to watch the run."""
+        return "valid" in self.places()
 
     @classmethod
     def own_data(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,6 +170,14 @@ class Recipe(Config):
     def resolved(self) -> dict[str, Any]:
         """As plain data, everything left out filled in."""
         return self.plain()
+
+
+def _drops(settings: Mapping[str, Any]) -> bool:
+    """Whether some part of a model has dropout."""
+    return any(
+        _drops(value) if isinstance(value, Mapping) else key.endswith("dropout") and value > 0
+        for key, value in settings.items()
+    )
 
 
 def tell(recipe: Recipe, test: str, score: object) -> str:

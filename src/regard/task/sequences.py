@@ -18,8 +18,9 @@ from regard.model import EncoderDecoder
 from regard.model.experts import balance_of, gathered
 from regard.model.writer import Writer
 from regard.task.forms import Forms
+from regard.task.passes import passes, step_loss
 from regard.task.prompts import Translating, continued
-from regard.train.loss import Loss, consistent_word_loss, word_loss
+from regard.train.loss import Loss, word_loss
 from regard.train.settings import TrainConfig
 from regard.train.task import Forward
 from regard.train.world import ALONE, World
@@ -51,13 +52,10 @@ class SequenceTask:
         return str(self.batches.report)
 
     def work(self) -> Work:
-        report, config, shapes = self.batches.report, self.config, self.batches.shapes
-        sides = [sum(shape.lengths[side] * shape.rows for shape in shapes) for side in (0, 1)]
-        rows = max(1, round(report.items / report.batches))
-        cells = report.cells / report.batches / (sum(sides) or 1)
-        lengths = [max(1, round(side * cells / rows)) for side in sides]
+        config, usual = self.config, self.batches.usual
+        lengths = usual.lengths
         return Work(
-            rows=rows,
+            rows=usual.rows,
             source=lengths[0] if self._apart else 0,
             target=lengths[1] if self._apart else sum(lengths),
             steps=config.steps,
@@ -73,16 +71,9 @@ class SequenceTask:
 
     def loss(self, forward: Forward, batch: Batch) -> Loss:
         """Teacher forcing: every word is predicted from the right words before it."""
-        settings = self.config.loss
         with gathered() as notes:
             scores, wanted, lengths = self._scores(forward, batch, passes(self.config))
-        if settings.consistency:
-            loss = consistent_word_loss(
-                scores, wanted, lengths, settings.smoothing, settings.consistency, overwrite=True
-            )
-        else:
-            loss = word_loss(scores, wanted, lengths, settings.smoothing, overwrite=True)
-        return loss.also(balance_of(notes))
+        return step_loss(scores, wanted, lengths, self.config.loss).also(balance_of(notes))
 
     def plain_loss(self, forward: Forward, batch: Batch) -> Loss:
         return word_loss(*self._scores(forward, batch))
@@ -116,8 +107,3 @@ class SequenceTask:
             lengths, targets = lengths.repeat(passes), targets.repeat(passes)
         scores = forward(source, before, source_lengths=lengths, target_lengths=targets)
         return scores, batch.target, batch.target_lengths
-
-
-def passes(config: TrainConfig) -> int:
-    """How often each row goes through the model at once."""
-    return 2 if config.loss.consistency else 1

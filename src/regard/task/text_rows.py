@@ -10,6 +10,7 @@ from regard.data.store import cached
 from regard.data.texts import TextConfig, encode_passages, fingerprint, read_passages
 from regard.data.tokenizer import TextTokenizer
 from regard.data.windows import ContiguousWindows, RandomWindows, TokenStream, whole_windows
+from regard.errors import UserError
 from regard.task.language_recipe import LanguageDataConfig
 from regard.task.recipe import Say
 
@@ -38,7 +39,12 @@ def make_stream(
             for (ids,) in encode_passages(read_passages(part), tokenizer, end=end, whole=whole):
                 yield ([*before, *ids],)
 
-    return TokenStream.of(cached(cache_folder() / "tokens", key, items, tuple(sizes), sizes, say))
+    stream = TokenStream.of(cached(cache_folder() / "tokens", key, items, tuple(sizes), sizes, say))
+    fewest = 1 if whole else 2  # the first of a window is read and never predicted
+    if len(stream) < fewest:
+        places = ", ".join(part.place for part in parts)
+        raise UserError(f"{places}: too little text, {len(stream)} of the {fewest} tokens that are needed at least.")
+    return stream
 
 
 def training_rows(

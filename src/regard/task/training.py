@@ -25,7 +25,7 @@ from regard.config import ConfigError
 from regard.cost import Cost, advice_for_memory, estimate, this_hardware
 from regard.errors import UserError
 from regard.files import sweep, write_text
-from regard.model import ModelConfig, count_parameters, count_table_parameters
+from regard.model import count_parameters, count_table_parameters
 from regard.run import finish, read_facts
 from regard.task.card import model_card
 from regard.task.job import Job, Score
@@ -76,6 +76,9 @@ def train(
             _give_up(recipe, folder)
         raise
     listener.say(f"Training on {job.report}")
+    unheard = [] if recipe.watched else _needs_watching(recipe.train)
+    if unheard:
+        listener.say(f"Nothing is kept aside to watch the run (data.valid), so {' and '.join(unheard)}.")
     cost = _preflight(recipe, job, place, listener)
     outcome = loop.run(resume=resume)
     half, model = recipe.train.store == "float16", job.model
@@ -127,6 +130,16 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> bool:
     return False
 
 
+def _needs_watching(config: TrainConfig) -> list[str]:
+    """What becomes of settings that cannot be followed without a validation part."""
+    found = []
+    if config.final == "best":
+        found.append('train.final = "best" ends with the last weights')
+    if config.patience:
+        found.append(f"train.patience = {config.patience} never stops it early")
+    return found
+
+
 def _give_up(recipe: Recipe, folder: Path) -> None:
     """Take back what a run wrote that found no data to begin with: nothing is to be in the next attempt's way."""
     for name in (*recipe.written, "recipe.toml"):
@@ -152,28 +165,23 @@ def _difference(before: Any, after: Any, key: str = "") -> str | None:
 
 def likely_cost(recipe: Recipe) -> Cost:
     """What a run will take, guessed from the recipe alone."""
-    config, settings, work = recipe.train, recipe.settings, recipe.likely_work()
-    if work is None or not isinstance(settings, ModelConfig):
-        raise UserError(f"What a model for {recipe.task} costs is not known: so far, only that of models that write.")
+    config = recipe.train
     return estimate(
-        settings,
-        work,
+        recipe.settings,
+        recipe.likely_work(),
         precision=config.precision,
         optimiser=config.optimiser.kind,
         recompute=config.recompute,
     )
 
 
-def _preflight(recipe: Recipe, job: Job[Any], device: torch.device, listener: Listener) -> Cost | None:
+def _preflight(recipe: Recipe, job: Job[Any], device: torch.device, listener: Listener) -> Cost:
     """What the run will take, of all processes together, said before it begins."""
-    config, size, work, settings = recipe.train, job.world.size, job.work(), job.model.config
-    if work is None or not isinstance(settings, ModelConfig):
-        listener.say(f"Before it begins: {count_parameters(job.model):,} parameters.")
-        return None
+    config, size = recipe.train, job.world.size
     shared_out = size > 1 and config.parallel.kind == "fsdp"
     cost = estimate(
-        settings,
-        work,
+        job.model.config,
+        job.work(),
         precision=config.precision,
         optimiser=config.optimiser.kind,
         processes=size,
@@ -193,7 +201,7 @@ def _origin(
     recipe: Recipe,
     job: Job[Any],
     outcome: Outcome,
-    cost: Cost | None,
+    cost: Cost,
     scores: Mapping[str, Score],
     device: torch.device,
 ) -> dict[str, Any]:
@@ -212,7 +220,7 @@ def _origin(
         "words": progress.words,
         "parts": progress.parts,
         "seconds": round(progress.seconds, 1),
-        "flops": None if cost is None else cost.flops_per_step * progress.step,
+        "flops": cost.flops_per_step * progress.step,
         "parameters": count_parameters(job.model),
         "non_embedding": count_parameters(job.model) - count_table_parameters(job.model),
         "device": name if processes == 1 else f"{processes} × {name}",

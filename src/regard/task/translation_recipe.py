@@ -14,6 +14,7 @@ from regard.data.tokenizer_training import TokenizerConfig
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from regard.score import TranslationScore
+from regard.task.passes import passes
 from regard.task.recipe import SPECIAL, Place, Recipe, Say
 from regard.train.world import World
 
@@ -113,13 +114,16 @@ class TranslationRecipe(Recipe):
         """Full batches, rows of ordinary sentences."""
         config, length = self.train, min(_ORDINARY, self.train.tokens)
         sides = (length, length) if self._apart else (2 * length, 0)
-        passes = 2 if config.loss.consistency else 1
-        return Work(max(1, config.tokens // length), *sides, config.steps, config.accumulate, passes=passes)
+        return Work(max(1, config.tokens // length), *sides, config.steps, config.accumulate, passes=passes(config))
 
     def places(self) -> Mapping[str, Sequence[Place]]:
         places: dict[str, Sequence[Place]] = {"train": self.data.train}
         places |= {name: (part,) for name, part in self.data.test.items()}
         return places if self.data.valid is None else places | {"valid": (self.data.valid,)}
+
+    @property
+    def watched(self) -> bool:
+        return self.data.valid is not None or self.data.hold_out > 0
 
     def begin(self, folder: Path, say: Say, world: World) -> "TranslationTask":
         from regard.task.translation import TranslationTask

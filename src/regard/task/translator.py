@@ -53,7 +53,7 @@ class Translator(Loaded):
             raise UserError("This is no translator: its model does not write.")
         if loaded.tokenizer is None or loaded.target_tokenizer is None:
             raise UserError("This model has no tokenizer, so it can take ids but no text.")
-        super().__init__(loaded.model, loaded.tokenizer, loaded.target_tokenizer)
+        super().__init__(loaded.model, loaded.tokenizer, loaded.target_tokenizer, place=loaded.place)
         special = loaded.model.config.tokens.plain()
         self.decode = decode
         self.translating = loaded.model

@@ -27,6 +27,7 @@ from regard.interop import export_ctranslate2, import_huggingface
 from regard.interop.huggingface.export import export_huggingface
 from regard.model import EncoderConfig, LanguageModelConfig, VisionTransformerConfig, read_any_config, read_config
 from regard.run import find, save
+from regard.task import load_generator
 from regard.task.translator import load_translator
 
 from . import test_bart, test_bert, test_gpt2, test_llama, test_marian, test_mistral, test_rope, test_vit
@@ -377,6 +378,22 @@ def test_a_tokenizer_of_its_own_for_the_target_gets_a_folder_of_its_own(tmp_path
     assert source("cat kedi")["input_ids"] == [4, 3, 2]
     assert target("cat kedi")["input_ids"] == [3, 4, 2]
     assert (source.unk_token_id, target.eos_token_id) == (3, 2)
+
+
+@pytest.mark.parametrize("start", [1, None])
+def test_a_writer_begins_a_prompt_there_as_it_does_here(start, tmp_path):
+    """With a start before it where the model has one; and so it does when it comes back."""
+    tokens = {"padding": 0, "start": start, "end": 2}
+    names = [SPECIAL_NAMES[role] for role in ("padding", "start", "end", "unknown")]
+    model = read_config(writer(position=LEARNED, embedding=PLAIN, tokens=tokens)).build()
+    save(model, tmp_path / "ours", tokenizer=words(*names, "cat"))
+    export_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    import_huggingface(tmp_path / "theirs", tmp_path / "back")
+    wanted = [4, 4] if start is None else [start, 4, 4]
+    assert AutoTokenizer.from_pretrained(tmp_path / "theirs")("cat cat")["input_ids"] == wanted
+    for name in ("ours", "back"):
+        generator = load_generator(tmp_path / name)
+        assert generator.prompt(generator.text.encode("cat cat")) == wanted
 
 
 # --- Models that read ---

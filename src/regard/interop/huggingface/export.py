@@ -41,7 +41,7 @@ from regard.interop.huggingface.export_settings import (
     kept_settings,
     no_counterpart,
 )
-from regard.interop.huggingface.family import Family, complete
+from regard.interop.huggingface.family import Family, begun_as_there, complete
 from regard.interop.huggingface.folder import FAMILIES, describe
 from regard.interop.huggingface.gpt2 import GPT2
 from regard.interop.huggingface.llama import LLAMA
@@ -93,7 +93,7 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     theirs = _send(family, config, settings, tensors)
     _leave_out_biases(config, settings, theirs)
     whole = complete(settings, company)
-    _check(family, config, whole, theirs, place)
+    _check(family, config, whole, theirs, place, loaded.tokenizer if imported else None)
     assert not set(tensors) - {name for rule in family.rules(config) for name in rule.ours}, "a tensor was left behind"
     with new_folder(out) as beside:
         _write_json(beside / "config.json", settings)
@@ -187,14 +187,19 @@ def _check_kinds(family: Family, config: AnyModelConfig) -> None:
 
 
 def _check(
-    family: Family, config: AnyModelConfig, settings: dict[str, Any], theirs: dict[str, Tensor], place: Path
+    family: Family,
+    config: AnyModelConfig,
+    settings: dict[str, Any],
+    theirs: dict[str, Tensor],
+    place: Path,
+    tokenizer: Tokenizer | None,
 ) -> None:
     """Read what was written as an import would, and refuse the model if another one would come back."""
     weights = Weights([], family.prefix)
     for name, tensor in theirs.items():
         weights.put(name, tensor)
     try:
-        back = family.read(Settings(settings, "config.json"), weights)
+        back = begun_as_there(family.read(Settings(settings, "config.json"), weights), tokenizer)
     except ConfigError as error:
         raise UserError(f"{place} cannot be exported as {family.name}: {error}") from None
     ours, others = _flat(_sized(config)), _flat(_sized(back))
@@ -361,11 +366,16 @@ def _write_tokenizer(folder: Path, given: Tokenizer, settings: Mapping[str, Any]
     unknown = tokenizer.model.unk_token if word_pieces else SPECIAL_NAMES["unknown"]
     if tokenizer.token_to_id(unknown) is not None:
         facts["unk_token"] = unknown
-    if settings.get("is_encoder_decoder") and tokenizer.post_processor is None and "eos_token" in facts:
-        # Our translators put the end behind a source themselves; theirs leave it to the tokenizer.
-        end = facts["eos_token"]
+    # Our translators put the end behind a source themselves, and our writers the start before a prompt, where they have
+    # one; theirs leave it to the tokenizer.
+    translates = settings.get("is_encoder_decoder")
+    writes = not imported and settings["model_type"] != "bert"
+    added = facts.get("eos_token" if translates else "bos_token")
+    if added is not None and tokenizer.post_processor is None and (translates or writes):
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, tokenizer.token_to_id(end))]
+            single=["$A", added] if translates else [added, "$A"],
+            pair=["$A", "$B", added] if translates else [added, "$A", "$B"],
+            special_tokens=[(added, tokenizer.token_to_id(added))],
         )
     tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", facts)

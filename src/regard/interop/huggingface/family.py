@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from regard.interop.huggingface.mapping import Rule
 from regard.interop.huggingface.settings import Settings
 from regard.interop.huggingface.weights import Weights
-from regard.model import AnyModelConfig, TokensConfig
+from regard.model import AnyModelConfig, LanguageModelConfig, TokensConfig
 from regard.model.feed_forward import Activation
 
 
@@ -80,6 +81,18 @@ def tokens(settings: Settings, vocabulary: int, start: str, usual: Mapping[str, 
         return token_id(settings, vocabulary, usual, *keys)
 
     return TokensConfig(padding=first("pad_token_id"), start=first(start, "bos_token_id"), end=first("eos_token_id"))
+
+
+def begun_as_there(config: AnyModelConfig, tokenizer: Tokenizer | None) -> AnyModelConfig:
+    """A language model whose tokenizer puts no start before a text, as GPT-2's does not, has none to put there.
+
+    Its bos_token_id says what a text may begin with, not that each does. Theirs leave that to the tokenizer.
+    """
+    if tokenizer is None or not isinstance(config, LanguageModelConfig) or config.tokens.start is None:
+        return config
+    if tokenizer.encode("a").ids[:1] == [config.tokens.start]:
+        return config
+    return config.model_copy(update={"tokens": config.tokens.model_copy(update={"start": None})})
 
 
 def token_id(settings: Settings, vocabulary: int, usual: Mapping[str, int], *keys: str) -> int | None:

@@ -11,12 +11,14 @@ a tensor ends the import with one sentence and nothing written. Their library is
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from regard.config import ConfigError
 from regard.errors import UserError
 from regard.interop.huggingface.bart import BART
 from regard.interop.huggingface.bert import BERT, BERT_CLASSIFY, BERT_FILL, BERT_TAG
 from regard.interop.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from regard.interop.huggingface.family import Family, complete
+from regard.interop.huggingface.family import Family, begun_as_there, complete
 from regard.interop.huggingface.gpt2 import GPT2
 from regard.interop.huggingface.llama import LLAMA
 from regard.interop.huggingface.mapping import bring_over
@@ -69,7 +71,7 @@ def import_huggingface(directory: Path | str, out: Path | str) -> str:
     tokenizer, target_tokenizer = _tokenizers(place, family, sentence, origin)
     if family.kind == "vit":
         origin["preprocessor"] = read_if_there(place / "preprocessor_config.json")
-    model = _build(family, _settings(given, origin, place), weights)
+    model = _build(family, _settings(given, origin, place), weights, tokenizer)
     save(model, out, tokenizer=tokenizer, target_tokenizer=target_tokenizer, origin=origin)
     return f"imported {family.name} {describe(model, tokenizer is not None)}."
 
@@ -133,10 +135,10 @@ def _settings(given: dict[str, Any], origin: dict[str, Any], directory: Path) ->
     return settings
 
 
-def _build(family: Family, settings: Settings, weights: Weights) -> AnyModel:
+def _build(family: Family, settings: Settings, weights: Weights, tokenizer: Tokenizer | None) -> AnyModel:
     """Our model with their weights."""
     try:
-        config = family.read(settings, weights)
+        config = begun_as_there(family.read(settings, weights), tokenizer)
         model = build_empty(config)
     except ConfigError as error:
         raise UserError(f"{settings.where} describes a model that cannot be built: {error}") from None

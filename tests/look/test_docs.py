@@ -1,0 +1,23 @@
+"""What docs/look.md shows is run."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "look.md"
+
+
+def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+    monkeypatch.setattr("regard.look.development.MOST", 2)  # of a hundred sentences
+    blocks = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 5
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "look.md", "exec"), names)
+        names["translator"] = names["model"]
+    assert (tmp_path / "cat.safetensors").is_file()
+    assert names["trace"].output == "Kedi fareyi yedi."  # type: ignore[attr-defined]
