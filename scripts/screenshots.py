@@ -31,7 +31,6 @@ STATES: dict[str, dict[str, str]] = {
     "model": {},
     "switch": {},
     "positions": {},
-    "runs": {},
 }
 """What each view shows, beside the sentence."""
 TALLEST = 1500

@@ -32,6 +32,7 @@ LONG = (
     "tests/cli/test_score_processes.py",
     "tests/train/test_together_mesh.py",
     "tests/cli/test_train.py",
+    "tests/page/",
     "tests/train/test_recompute.py",
     "tests/train/test_balance.py",
     "tests/fast/",

@@ -156,7 +156,7 @@ class Switches {
           h(
             "p",
             { class: "note" },
-            `All heads are on: ${trace.output || "the output is the model's own"}. Switch one off.`,
+            trace.output ? `All heads are on: “${trace.output}”` : "All heads are on.",
           ),
         );
       else this.waiting = setTimeout(() => this.decode(), PATIENCE);
