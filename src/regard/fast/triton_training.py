@@ -2,14 +2,14 @@
 
 Between two products lie a dropout, a sum and a norm, or a softmax over few words. PyTorch takes one trip through
 memory for each of them; here it is one for all, and nothing is kept for the way back that can be made again: what was
-dropped is drawn again from the same numbers, and weights of attention are computed again.
+dropped is drawn again from the same numbers (`triton_chance.py`), and weights of attention are computed again
+(`triton_attention.py`; what others need of both is to be had from here).
 
-Chance comes from a number on the device, `seed`, that is drawn anew in every pass, and from the number of the call, so
-that a recorded pass draws differently each time it is replayed. Sums are made in float32. With the environment variable
-TRITON_INTERPRET=1 everything runs on a CPU, slowly, which is how it is tested.
+Sums are made in float32. With the environment variable TRITON_INTERPRET=1 everything runs on a CPU, slowly, which is
+how it is tested.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -18,8 +18,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-LONGEST = 128
-"""Words on each side up to which attention fits into one program."""
+from regard.fast.triton_attention import LONGEST, Shape, attend_other, attend_self
+from regard.fast.triton_chance import Chance, stays
+
+__all__ = [
+    "BENDS",
+    "LONGEST",
+    "Chance",
+    "Shape",
+    "attend_other",
+    "attend_self",
+    "bend",
+    "column_sums",
+    "join",
+    "product",
+    "products",
+]
+
 _ELEMENTS = 2048
 """Numbers that a program bends."""
 _COLUMNS, _SUMMING = 64, 528
@@ -28,35 +43,6 @@ _PROGRAMS = 1056
 """Programs that share the rows on the way back of a norm, each with sums of its own. Found by trying, as the others."""
 BENDS = ("relu", "gelu", "gelu-tanh", "silu")
 """What a feed-forward's middle can be bent by here."""
-
-
-class Chance(NamedTuple):
-    """How much is dropped, and what decides it."""
-
-    share: float
-    seed: Tensor  # (1,), int64
-    call: int
-
-
-@triton.jit
-def _mixed(x):
-    """32 bits, each of which depends on every bit of x (a mixer found by Wellons' search, 2018)."""
-    x = x ^ (x >> 16)
-    x = x * 0x7FEB352D
-    x = x ^ (x >> 15)
-    x = x * 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _kept(seed, call, at, share):
-    """1 / (1 − share) where something stays, 0 where it is dropped.
-
-    A few operations a number: a better source of chance would cost more than all that is computed around it.
-    """
-    key = _mixed(_mixed(tl.load(seed).to(tl.uint32)) + call)
-    drawn = _mixed(_mixed(at.to(tl.uint32) + key) ^ key)
-    return tl.where((drawn >> 8).to(tl.float32) * (1.0 / 16777216.0) >= share, 1.0 / (1.0 - share), 0.0)
 
 
 @triton.jit(do_not_specialize=["call"])
@@ -73,7 +59,7 @@ def _join_forward(
     if joined:
         added = tl.load(change + place, inside, 0.0).to(tl.float32)
         if dropped:
-            added = added * _kept(seed, call, place, share)
+            added = added * stays(seed, call, place, share)
         total = (total + added).to(x.dtype.element_ty).to(tl.float32)
     mean = tl.sum(total, 0) / width if centred else 0.0
     away = tl.where(inside, total - mean, 0.0)
@@ -133,7 +119,7 @@ def _join_backward(
         kind = total.dtype.element_ty
         tl.store(x_slope + place, back.to(kind), inside)
         if dropped:
-            tl.store(change_slope + place, (back * _kept(seed, call, place, share)).to(kind), inside)
+            tl.store(change_slope + place, (back * stays(seed, call, place, share)).to(kind), inside)
     at = tl.arange(0, block)
     tl.store(weight_slopes + tl.program_id(0) * width + at, tl.sum(weight_sum, 0), at < width)
     if shifted:
@@ -242,97 +228,6 @@ def join(
 
 
 @triton.jit
-def _shares(
-    query, key, lengths, seed, call, share, scale, row, head, heads, queries, keys,
-    causal: tl.constexpr, ragged: tl.constexpr, dropped: tl.constexpr, block_q: tl.constexpr, block_k: tl.constexpr,
-):  # fmt: skip
-    """How much each query takes of each key, and the same with some dropped.  # (queries, keys) each"""
-    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-    i = tl.arange(0, block_q)[:, None]
-    j = tl.arange(0, block_k)[None, :]
-    count = tl.load(lengths + row).to(tl.int32) if ragged else keys
-    seen = j < tl.minimum(count, keys)
-    if causal:
-        seen = seen & (j <= i + keys - queries)
-    scores = tl.where(seen, scores, float("-inf"))
-    top = tl.max(scores, 1)
-    top = tl.where(top == float("-inf"), 0.0, top)
-    raised = tl.exp(scores - top[:, None])
-    shares = raised / tl.maximum(tl.sum(raised, 1), 1e-30)[:, None]
-    if dropped:
-        at = ((row * heads + head) * block_q + i) * block_k + j
-        kept = shares * _kept(seed, call, at, share)
-    else:
-        kept = shares
-    return shares, kept
-
-
-@triton.jit(do_not_specialize=["call", "heads", "queries", "keys"])
-def _attend_forward(
-    query, key, value, out, lengths, seed, call, share, scale, heads, queries, keys, size,
-    query_row, query_word, key_row, key_word, value_row, value_word, out_row, out_word,
-    group: tl.constexpr, causal: tl.constexpr, ragged: tl.constexpr, dropped: tl.constexpr,
-    block_q: tl.constexpr, block_k: tl.constexpr, features: tl.constexpr,
-):  # fmt: skip
-    row, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = tl.arange(0, features)[None, :]
-    i, j = tl.arange(0, block_q)[:, None], tl.arange(0, block_k)[:, None]
-    in_q, in_k = (i < queries) & (at < size), (j < keys) & (at < size)
-    k = tl.load(key + row * key_row + j * key_word + shared * size + at, in_k, 0.0)
-    v = tl.load(value + row * value_row + j * value_word + shared * size + at, in_k, 0.0)
-    for number in range(group):
-        head = shared * group + number
-        q = tl.load(query + row * query_row + i * query_word + head * size + at, in_q, 0.0)
-        _, kept = _shares(
-            q, k, lengths, seed, call, share, scale, row, head, heads, queries, keys,
-            causal, ragged, dropped, block_q, block_k,
-        )  # fmt: skip
-        mixed = tl.dot(kept.to(v.dtype), v, input_precision="ieee")
-        tl.store(out + row * out_row + i * out_word + head * size + at, mixed.to(out.dtype.element_ty), in_q)
-
-
-@triton.jit(do_not_specialize=["call", "heads", "queries", "keys"])
-def _attend_backward(
-    query, key, value, slope, query_slope, key_slope, value_slope, lengths, seed, call, share, scale,
-    heads, queries, keys, size,
-    query_row, query_word, key_row, key_word, value_row, value_word, slope_row, slope_word,
-    query_slope_row, query_slope_word, key_slope_row, key_slope_word, value_slope_row, value_slope_word,
-    group: tl.constexpr, causal: tl.constexpr, ragged: tl.constexpr, dropped: tl.constexpr,
-    block_q: tl.constexpr, block_k: tl.constexpr, features: tl.constexpr,
-):  # fmt: skip
-    row, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = tl.arange(0, features)[None, :]
-    i, j = tl.arange(0, block_q)[:, None], tl.arange(0, block_k)[:, None]
-    in_q, in_k = (i < queries) & (at < size), (j < keys) & (at < size)
-    k = tl.load(key + row * key_row + j * key_word + shared * size + at, in_k, 0.0)
-    v = tl.load(value + row * value_row + j * value_word + shared * size + at, in_k, 0.0)
-    key_sum = tl.zeros([block_k, features], tl.float32)
-    value_sum = tl.zeros([block_k, features], tl.float32)
-    for number in range(group):
-        head = shared * group + number
-        q = tl.load(query + row * query_row + i * query_word + head * size + at, in_q, 0.0)
-        back = tl.load(slope + row * slope_row + i * slope_word + head * size + at, in_q, 0.0)
-        shares, kept = _shares(
-            q, k, lengths, seed, call, share, scale, row, head, heads, queries, keys,
-            causal, ragged, dropped, block_q, block_k,
-        )  # fmt: skip
-        value_sum += tl.dot(tl.trans(kept).to(back.dtype), back, input_precision="ieee")
-        change = tl.dot(back, tl.trans(v), input_precision="ieee")  # of the shares that were kept
-        # kept = shares · mask, so what flows to shares is change · mask, and shares · mask is kept.
-        along = tl.sum(kept * change, 1)
-        scores = (kept * change - shares * along[:, None]) * scale
-        narrow = scores.to(k.dtype)
-        asked = tl.dot(narrow, k, input_precision="ieee")
-        place = row * query_slope_row + i * query_slope_word + head * size + at
-        tl.store(query_slope + place, asked.to(query_slope.dtype.element_ty), in_q)
-        key_sum += tl.dot(tl.trans(narrow), q, input_precision="ieee")
-    place = row * key_slope_row + j * key_slope_word + shared * size + at
-    tl.store(key_slope + place, key_sum.to(key_slope.dtype.element_ty), in_k)
-    place = row * value_slope_row + j * value_slope_word + shared * size + at
-    tl.store(value_slope + place, value_sum.to(value_slope.dtype.element_ty), in_k)
-
-
-@triton.jit
 def _bent(x, kind: tl.constexpr):
     """x bent, and how steep that is there."""
     if kind == "relu":
@@ -362,7 +257,7 @@ def _bend_forward(x, out, seed, call, share, count, kind: tl.constexpr, dropped:
     inside = at < count - first
     bent, _ = _bent(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
     if dropped:
-        bent = bent * _kept(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
+        bent = bent * stays(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
     tl.store(out + first + at, bent.to(out.dtype.element_ty), inside)
 
 
@@ -380,7 +275,7 @@ def _bend_backward(
     if kind == "relu":
         flowing = flowing * (1.0 / (1.0 - share))  # x is what came out: what was dropped is zero there
     elif dropped:
-        flowing = flowing * _kept(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
+        flowing = flowing * stays(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
     tl.store(back + first + at, flowing.to(back.dtype.element_ty), inside)
 
 
@@ -501,123 +396,3 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight)
     made: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return made
-
-
-class Shape(NamedTuple):
-    """How heads lie side by side in a word's vector, and what they may see."""
-
-    heads: int
-    key_heads: int
-    size: int
-    causal: bool
-
-
-def _attend(
-    parts: tuple[Tensor, Tensor, Tensor], lengths: Tensor | None, shape: Shape, chance: Chance | None
-) -> Tensor:
-    """parts: query, key and value, each # (rows, words, heads · size), dense in the last dimension"""
-    query, key, value = parts
-    rows, queries, _ = query.shape
-    out = torch.empty(rows, queries, shape.heads * shape.size, dtype=query.dtype, device=query.device)
-    share, seed, call = chance or (0.0, query, 0)
-    strides = [stride for tensor in (query, key, value, out) for stride in tensor.stride()[:2]]
-    _attend_forward[(rows, shape.key_heads)](
-        query, key, value, out, query if lengths is None else lengths, seed, call, share, shape.size**-0.5,
-        shape.heads, queries, key.shape[1], shape.size, *strides,
-        group=shape.heads // shape.key_heads, causal=shape.causal, ragged=lengths is not None,
-        dropped=chance is not None, **_blocks(queries, key.shape[1], shape.size),
-    )  # fmt: skip
-    return out
-
-
-def _attend_back(
-    parts: tuple[Tensor, Tensor, Tensor],
-    slopes: tuple[Tensor, Tensor, Tensor],
-    slope: Tensor,
-    lengths: Tensor | None,
-    shape: Shape,
-    chance: Chance | None,
-) -> None:
-    """Fills the slopes of query, key and value, which lie as those do."""
-    query, key, value = parts
-    rows, queries, _ = query.shape
-    share, seed, call = chance or (0.0, query, 0)
-    strides = [stride for tensor in (*parts, slope, *slopes) for stride in tensor.stride()[:2]]
-    _attend_backward[(rows, shape.key_heads)](
-        query, key, value, slope, *slopes, query if lengths is None else lengths, seed, call, share,
-        shape.size**-0.5, shape.heads, queries, key.shape[1], shape.size, *strides,
-        group=shape.heads // shape.key_heads, causal=shape.causal, ragged=lengths is not None,
-        dropped=chance is not None, **_blocks(queries, key.shape[1], shape.size),
-    )  # fmt: skip
-
-
-def _blocks(queries: int, keys: int, size: int) -> dict[str, int]:
-    block_q, block_k, features = (max(16, triton.next_power_of_2(each)) for each in (queries, keys, size))
-    return {
-        "block_q": block_q,
-        "block_k": block_k,
-        "features": features,
-        "num_warps": 4 if block_q * block_k <= 64 * 64 else 8,
-    }
-
-
-class _SelfAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, made: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None) -> Tensor:
-        out = _attend(_parts(made, shape), lengths, shape, chance)
-        context.save_for_backward(made, lengths, *(() if chance is None else (chance.seed,)))
-        context.shape, context.drop = shape, None if chance is None else (chance.share, chance.call)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
-        made, lengths, *seeds = context.saved_tensors
-        chance = Chance(context.drop[0], seeds[0], context.drop[1]) if seeds else None
-        made_slope = torch.empty_like(made)
-        shape = context.shape
-        _attend_back(_parts(made, shape), _parts(made_slope, shape), slope.contiguous(), lengths, shape, chance)
-        return made_slope, None, None, None
-
-
-class _OtherAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        context: Any, query: Tensor, both: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None
-    ) -> Tensor:
-        key, value = both.chunk(2, dim=2)
-        out = _attend((query, key, value), lengths, shape, chance)
-        context.save_for_backward(query, both, lengths, *(() if chance is None else (chance.seed,)))
-        context.shape, context.drop = shape, None if chance is None else (chance.share, chance.call)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
-        query, both, lengths, *seeds = context.saved_tensors
-        chance = Chance(context.drop[0], seeds[0], context.drop[1]) if seeds else None
-        query_slope, both_slope = torch.empty_like(query), torch.empty_like(both)
-        parts, slopes = (query, *both.chunk(2, dim=2)), (query_slope, *both_slope.chunk(2, dim=2))
-        _attend_back(parts, slopes, slope.contiguous(), lengths, context.shape, chance)  # type: ignore[arg-type]
-        return query_slope, both_slope, None, None, None
-
-
-def attend_self(made: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None) -> Tensor:
-    """Words look at each other.  made: # (rows, words, query + key + value); gives (rows, words, heads · size)
-
-    lengths: # (rows,): how many words of each row are there to be seen, all if None
-    """
-    mixed: Tensor = _SelfAttention.apply(made.contiguous(), lengths, shape, chance)  # type: ignore[no-untyped-call]
-    return mixed
-
-
-def attend_other(query: Tensor, both: Tensor, lengths: Tensor | None, shape: Shape, chance: Chance | None) -> Tensor:
-    """Words look at those of another text.  query: # (rows, words, …); both: # (rows, other words, key + value)"""
-    mixed: Tensor = _OtherAttention.apply(query.contiguous(), both.contiguous(), lengths, shape, chance)  # type: ignore[no-untyped-call]
-    return mixed
-
-
-def _parts(made: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
-    narrow = shape.key_heads * shape.size
-    query, key, value = made.split([shape.heads * shape.size, narrow, narrow], dim=2)
-    return query, key, value
