@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -406,7 +407,10 @@ def test_a_run_that_nobody_waits_for_stops() -> None:
         assert json.loads(first)["event"] == "token"
         await stream.aclose()  # type: ignore[attr-defined]
 
-    asyncio.run(listen())
+    # In a thread of its own: a browser that other tests drive leaves a loop running in this one.
+    listening = threading.Thread(target=lambda: asyncio.run(listen()))
+    listening.start()
+    listening.join()
     end = time.monotonic() + 10
     while not stopped and time.monotonic() < end:
         time.sleep(0.01)
