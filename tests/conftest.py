@@ -1,6 +1,7 @@
 """Settings every test shares: reproducible property tests, one thread a worker, no word from the network."""
 
 import os
+from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported, by whoever comes first
 
@@ -22,6 +23,33 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("regard"), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "regard"))
+
+
+def _spare_the_interpreter() -> None:
+    """Let Triton's interpreter replace the language's functions once a launch, not again in every function called.
+
+    It wraps what it has wrapped before, so that calls within calls grow slower and slower; all of our kernels use one
+    and the same `triton.language`, which the launch has replaced already.
+    """
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+
+    usual = interpreter.InterpretedFunction.__call__
+
+    def call(self: Any, *given: Any, **settings: Any) -> Any:
+        if not self.fn.__module__.startswith("regard."):
+            return usual(self, *given, **settings)
+        try:
+            return self.rewrite()(*given, **settings)
+        except Exception as error:
+            raise interpreter.InterpreterError(repr(error)) from error
+
+    interpreter.InterpretedFunction.__call__ = call
+
+
+_spare_the_interpreter()
 
 LONG = (
     "tests/cli/test_processes.py",
