@@ -12,10 +12,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
 
-# Three workers for two cores: some tests wait for others' processes.
 test: $(VENV)/installed-dev
 	@$(MAKE) --no-print-directory -j 3 lint tools chromium
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ settings.register_profile(
     "regard",
     deadline=None,  # the first call of a kernel is slow, and a busy machine is no bug
     derandomize=True,  # the same examples on every machine: red means changed code
-    max_examples=40,
+    max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("thorough", settings.get_profile("regard"), derandomize=False, max_examples=1000)
@@ -28,25 +28,33 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "regard"))
 def _spare_the_interpreter() -> None:
     """Let Triton's interpreter replace the language's functions once a launch, not again in every function called.
 
-    It wraps what it has wrapped before, so that calls within calls grow slower and slower; all of our kernels use one
-    and the same `triton.language`, which the launch has replaced already.
+    It does so anew whenever a kernel calls a function, for as long as most of the arithmetic takes.
     """
     try:
         from triton.runtime import interpreter
     except ImportError:
         return
+    usual, language = interpreter._patch_lang, (interpreter.tl, interpreter.tl.core)
+    replaced: set[Any] = set()
+    scopes: list[Any] = []
 
-    usual = interpreter.InterpretedFunction.__call__
+    class Whole(interpreter._LangPatchScope):
+        """Of a launch: gives back what it has replaced, and what the functions that it called have."""
 
-    def call(self: Any, *given: Any, **settings: Any) -> Any:
-        if not self.fn.__module__.startswith("regard."):
-            return usual(self, *given, **settings)
-        try:
-            return self.rewrite()(*given, **settings)
-        except Exception as error:
-            raise interpreter.InterpreterError(repr(error)) from error
+        def restore(self) -> None:
+            while scopes:
+                scopes.pop().restore()
+            replaced.clear()
 
-    interpreter.InterpretedFunction.__call__ = call
+    def replace_once(function: Any) -> Any:
+        needed = {value for value in function.__globals__.values() if any(value is one for one in language)}
+        first = not replaced
+        if not needed <= replaced:
+            scopes.append(usual(function))
+            replaced.update(needed)
+        return Whole() if first else interpreter._LangPatchScope()
+
+    interpreter._patch_lang = replace_once
 
 
 _spare_the_interpreter()

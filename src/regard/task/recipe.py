@@ -60,12 +60,12 @@ class ExpectedScore(Config):
 MEASURES = {
     "bleu": ("BLEU", 1),
     "chrf": ("chrF", 1),
-    "loss": ("loss", 3),
-    "bits_per_byte": ("bits per byte", 3),
     "f1": ("F1", 1),
     "accuracy": ("accuracy", 1),
+    "loss": ("loss", 3),
+    "bits_per_byte": ("bits per byte", 3),
 }
-"""How measures are called, and with how many decimals they are expected."""
+"""How measures are called, and with how many decimals they are expected; of several, the one that counts first."""
 
 
 class ExpectConfig(Config):
