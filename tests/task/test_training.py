@@ -297,8 +297,9 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> 
         run.kill(run.while_training, dice.uniform(0, 0.2))
         run.kill(run.while_saving)
         run.kill(run.while_training, dice.uniform(0, 0.2))
+        said = straight.communicate()
     before = max(steps(run.folder))
-    assert (straight.returncode, 0 < before < 240) == (0, True)
+    assert (straight.returncode, 0 < before < 240) == (0, True), said
     done = command("train", recipe, "--out", run.folder, "--resume")
     assert (done.code, f"Going on from step {before}." in done.err) == (0, True)
     assert weights(run.folder) == weights(tmp_path / "straight")
