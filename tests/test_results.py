@@ -197,6 +197,16 @@ def test_shakespeare_on_a_cpu_is_below_what_was_published() -> None:
     assert summary["loss"]["valid"] < 1.88
 
 
+def test_digits_are_told_apart_by_97_in_a_hundred_and_the_page_says_of_how_many() -> None:
+    *runs, summary = cases("task-digits")
+    assert summary["seeds"] == [1, 2, 3]
+    assert summary["accuracy"]["test"] >= 97
+    assert summary["slowest_seconds"] <= 90
+    for run in runs:
+        assert f"`digits` | test, {run['scores']['test']['items']} pictures" in RESULTS
+        assert f"`digits` is a vision Transformer of {run['parameters']:,} parameters" in RESULTS
+
+
 def test_the_model_that_ships_reaches_what_its_recipe_expects() -> None:
     origin = read_facts(find("en-tr"))["origin"]
     expect = read_recipe("tatoeba-en-tr").expect
