@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.cli.processes import ending
 from regard.train.checkpoint import Checkpoints
+from regard.train.world import World
 from tests.cli.together import child, done, lose, run, when_said, write_recipe
 from tests.task.small import command, quick_runs
 
@@ -90,6 +92,27 @@ def test_more_processes_than_rows_are_refused_and_leave_nothing(recipe: Path, tm
     assert (found.code, found.out, len(said)) == (2, "", 1)
     assert "2 processes cannot share a batch of 1 row." in said[0]
     assert not (tmp_path / "run").exists()
+
+
+# The end.
+
+
+@pytest.mark.parametrize(("code", "left"), [(0, 0), (2, 2), (None, 0), ("a sentence", 1)])
+def test_one_of_several_ends_without_taking_the_interpreter_down(
+    code: int | str | None, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that still hold what was sent would abort it."""
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    monkeypatch.setattr("regard.cli.processes._met", [World()])
+    with ending():
+        raise SystemExit(code)
+    assert codes == [left]
+
+
+def test_a_process_by_itself_ends_as_any_other() -> None:
+    with pytest.raises(SystemExit, match="3"), ending():
+        raise SystemExit(3)
 
 
 # A lost process.

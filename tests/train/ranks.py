@@ -150,6 +150,7 @@ def _enter(work: Work, rank: int, size: int, store: Path, folder: Path) -> None:
     world = Together(met, rank, size, device=torch.device("cpu"), timeout=60)
     work(world, folder)
     world.leave()
+    os._exit(0)  # as the command does (cli/processes.py): nothing is to be done any more, by no thread
 
 
 def metrics(folder: Path) -> list[Mapping[str, Any]]:

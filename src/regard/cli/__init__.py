@@ -12,6 +12,7 @@ import typer
 
 import regard
 from regard.cli import classify, cost, data, fill, generate, look, parse, score, shortlist, tag, train, translate
+from regard.cli.processes import ending
 from regard.errors import UserError
 
 app = typer.Typer(
@@ -39,11 +40,12 @@ app.command("look")(look.look)
 
 def main() -> None:
     """Where the `regard` command and `python -m regard` begin."""
-    try:
-        app()
-    except UserError as error:
-        print(f"regard: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    with ending():
+        try:
+            app()
+        except UserError as error:
+            print(f"regard: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
 
 def _version(asked: bool) -> None:

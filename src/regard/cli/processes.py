@@ -29,6 +29,8 @@ Processes = Annotated[int | None, typer.Option(min=1, help="Start so many proces
 
 _STARTED = "REGARD_PROCESSES"
 """Set for the processes that we have started ourselves."""
+_met: list["World"] = []
+"""Worlds of more than one process that this one has been part of."""
 _POLITE = 5.0
 """Seconds to wait for another to speak."""
 
@@ -66,6 +68,8 @@ def taking_part(device: str, threads: int | None, timeout: float) -> Iterator["t
     world = ALONE
     try:
         world = join(place, timeout)
+        if world is not ALONE:
+            _met.append(world)
         yield world, place
     except UserError as error:
         if world.may_speak():  # at once: when another ends, this one is ended too
@@ -78,6 +82,23 @@ def taking_part(device: str, threads: int | None, timeout: float) -> Iterator["t
         sys.stdout.flush()
         os._exit(1)  # tidying up would mean to wait for the one that is lost
     world.leave()
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """Around a whole command: one of several processes ends at once when it is done.
+
+    PyTorch's threads hold what they sent for a moment longer than the sending took. A thread that gives a tensor back
+    to an interpreter which is being taken down aborts the process, and the work would count as lost.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if not _met:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 @contextlib.contextmanager
