@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Tests start hundreds of small processes: what Python has compiled once is kept for the next.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test lint bench page tools chromium clean
 
 demo: $(VENV)/installed
@@ -46,9 +49,9 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/installed $@
 
 web/node_modules/installed: web/package.json web/package-lock.json
 	cd web && npm ci --silent --ignore-scripts --no-audit --no-fund

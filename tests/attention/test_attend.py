@@ -113,7 +113,7 @@ def test_the_reference_is_attention_written_out(
 
 @pytest.mark.parametrize("path", ["sdpa", "strips", "flex", "products"])
 @given(work=works(), layout=layouts(), dtype=dtypes, similarity=similarities, seed=seeds)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_path_gives_what_the_reference_gives(
     path: Path, work: Work, layout: Layout, dtype: torch.dtype, similarity: Similarity, seed: int
 ) -> None:
@@ -123,7 +123,7 @@ def test_every_path_gives_what_the_reference_gives(
 
 
 @given(works(), layouts(), dtypes, similarities, seeds)
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_flex_gives_what_the_reference_gives_when_it_is_traced_too(
     work: Work, layout: Layout, dtype: torch.dtype, similarity: Similarity, seed: int
 ) -> None:

@@ -45,7 +45,7 @@ def test_two_processes_started_anew_after_a_loss_say_and_write_what_one_does(tmp
 
 
 def test_two_processes_that_are_asked_to_stop_save_and_one_can_go_on(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "train.steps=300", "train.save_every=1000", "train.validate_every=1000")
+    recipe = write_recipe(tmp_path, "train.steps=80", "train.save_every=1000", "train.validate_every=1000")
     process = child("train", recipe, "--out", tmp_path / "run", "--processes", 2)
     said = when_said(process, "step 5 ")
     os.kill(process.pid, signal.SIGTERM)

@@ -107,7 +107,7 @@ def test_training_twice_into_a_folder_says_how_to_go_on(recipe: Path, tmp_path: 
 def test_a_run_asked_to_stop_says_how_to_go_on_and_that_works(
     number: signal.Signals, tmp_path: Path, recipe: Path
 ) -> None:
-    changes = ("train.steps=150", "train.log_every=5", "train.save_every=1000", "train.validate_every=1000")
+    changes = ("train.steps=60", "train.log_every=5", "train.save_every=1000", "train.validate_every=1000")
     words = [word for change in changes for word in ("--set", change)]
     process = child("train", recipe, "--out", tmp_path / "run", *words)
     assert process.stderr is not None

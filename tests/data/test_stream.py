@@ -92,6 +92,19 @@ def test_tokens_may_come_in_groups_of_any_size(kind: Kind, text: str, at: int) -
     assert stream.add(ids[:at]) + stream.add(ids[at:]) + stream.finish() == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(words=st.lists(st.sampled_from(["the", "cat", "mouse,", "Çocuklar", "end", "."]), min_size=1), at=st.integers(1))
+def test_what_follows_a_text_is_spelled_as_in_one_text(kind: Kind, words: list[str], at: int) -> None:
+    tokenizer = trained(kind)
+    ids = tokenizer.encode(" ".join(words))
+    at = 1 + at % len(ids)
+    before = tokenizer.decode(ids[:at])
+    if before.endswith("�"):
+        return  # a text ends with a whole character
+    stream = TextStream(tokenizer, before=ids[:at])
+    assert before + stream.add(ids[at:]) + stream.finish() == tokenizer.decode(ids)
+
+
 def test_a_piece_comes_as_soon_as_its_last_byte_is_there() -> None:
     pieces, _ = streamed(trained("byte"), trained("byte").encode("ağ👍"))
     assert pieces == ["a", "", "ğ", "", "", "", "👍", ""]

@@ -38,7 +38,7 @@ from .small_models import (
 
 both_kinds = pytest.mark.parametrize("kind", ["language-model", "encoder-decoder"])
 drawn = given(data=some.data())
-often = settings(max_examples=max(100, settings().max_examples))  # an example takes about 10 ms
+often = settings(max_examples=max(40, settings().max_examples))  # an example takes about 10 ms
 CONFIG = {"language-model": language_model, "encoder-decoder": encoder_decoder}
 CONFIGS = {"language-model": language_models(), "encoder-decoder": encoder_decoders()}
 

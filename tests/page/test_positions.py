@@ -39,6 +39,8 @@ def test_length_and_width_can_be_changed(view: Page) -> None:
         view.get_by_label(label, exact=True).fill(str(value))
     code = torch.tensor(schemes(view)["sinusoidal"]["encoding"])
     assert torch.allclose(code, Sinusoidal(8).encode(torch.arange(16)), atol=1e-5)
+    view.reload()
+    assert torch.equal(torch.tensor(schemes(view)["sinusoidal"]["encoding"]), code)
 
 
 def test_arrow_keys_read_the_numbers_of_a_picture(view: Page) -> None:

@@ -99,6 +99,24 @@ def test_smoothing_says_what_it_is_and_leaves_validation_alone(view: Page, files
     view.get_by_label("Smoothing").fill("0")
 
 
+def test_a_link_shows_the_same_runs_in_the_same_way(view: Page) -> None:
+    choose(view, "second")
+    view.get_by_label("Smoothing").fill("0.5")
+    view.get_by_role("radio", name="time").check(force=True)
+    view.get_by_role("radio", name="logarithmic").check(force=True)
+    before = read(view, "runs")
+    assert (before["axis"], before["log"], before["smoothing"]) == ("time", True, 0.5)
+    assert [run["folder"].split("/")[-1] for run in before["runs"]] == ["second"]
+    view.reload()
+    assert read(view, "runs") == before
+    choose(view)
+    view.reload()
+    assert read(view, "runs")["runs"] == []
+    open_view(view, "runs", runs="no-such-run", smoothing=7)
+    assert view.get_by_text("Choose a run above.").is_visible()
+    open_view(view, "runs")
+
+
 def test_arrow_keys_and_the_mouse_read_values(view: Page, files: dict[str, list[Line]]) -> None:
     choose(view, "first")
     slider = view.get_by_role("slider", name="Read values at")

@@ -119,6 +119,10 @@ def test_what_heads_are_worth_is_the_change_in_pytorchs_loss(view: Page) -> None
         drawn = view.locator(f"[data-head='{one['side']}.{one['layer']}.{one['head']}']").get_attribute("data-change")
         assert drawn is not None
         assert float(drawn) == pytest.approx(one["value"] - worth["whole"])
+    view.reload()
+    view.get_by_text("With all heads: a loss of").wait_for()
+    assert read(view, "switch")["worth"] == worth
+    view.get_by_text("With sentences of your own").click()
 
 
 def test_measuring_can_be_stopped_and_keeps_what_it_has(view: Page) -> None:

@@ -10,7 +10,7 @@ import regard
 from regard import UserError
 from regard.attention import HeadsConfig
 from regard.data.tokenizer import TextTokenizer
-from regard.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from regard.data.tokenizer_training import Kind, TokenizerConfig, train_tokenizer
 from regard.decode import DecodeConfig
 from regard.model import FeedForwardConfig, LanguageModelConfig, StackConfig
 from regard.model.embedding import TokensConfig
@@ -26,9 +26,9 @@ DRAWN = DecodeConfig(beams=1, sample=True, temperature=1.5)
 PROMPTS = ["red", "the old cat and the sea", "", "big dog"]
 
 
-def save_random_writer(folder: Path, *, end: bool = True, start: bool = True) -> Path:
+def save_random_writer(folder: Path, *, end: bool = True, start: bool = True, kind: Kind = "character") -> Path:
     """A run folder with a small untrained language model, its weights so large that its texts differ."""
-    tokenizer = train_tokenizer(TokenizerConfig(kind="character"), sentences(20))
+    tokenizer = train_tokenizer(TokenizerConfig(kind=kind), sentences(20))
     assert tokenizer.start is not None
     assert tokenizer.end is not None
     torch.manual_seed(3)
@@ -72,6 +72,16 @@ def precise(folder: Path) -> Generator:
     generator = load_generator(folder)
     generator.model.double()
     return generator
+
+
+def test_words_are_parted_from_the_prompt(tmp_path: Path) -> None:
+    """Tokens that are words carry no blanks: whether one comes is told by what stands before."""
+    generator = load_generator(save_random_writer(tmp_path / "words", kind="word"))
+    ((one, *_),) = generator.generate_all(["old cat"], limit=4, decode=GREEDY)
+    assert one.tokens
+    assert one.prompt + one.text == generator.text.decode([*generator.text.encode(one.prompt), *one.tokens])
+    assert one.text.startswith(" ")
+    assert "".join(generator.stream("old cat", limit=4, decode=GREEDY)) == one.text
 
 
 def told(one: Generated) -> tuple[str, tuple[int, ...], bool]:

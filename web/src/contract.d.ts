@@ -236,6 +236,7 @@ export interface WorthRequest {
 /** `GET api/jobs/{id}`; `DELETE` stops it. */
 export interface Job {
   id: string;
+  model: string;
   done: number;
   of: number;
   state: "running" | "done" | "failed" | "stopped";
@@ -333,6 +334,16 @@ export interface State {
   top_k: number;
   top_p: number;
   seed: number;
+  /** The measuring of heads that is looked at. */
+  job: string;
+  /** Positions: for how many words, and how many numbers each gets. */
+  words: number;
+  numbers: number;
+  /** Runs: what curves lie along, how they are drawn, and which; none named: those that train, or the first. */
+  axis: "step" | "time";
+  scale: "linear" | "log";
+  smoothing: number;
+  runs: string[];
   theme: "auto" | "light" | "dark";
 }
 

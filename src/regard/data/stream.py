@@ -11,22 +11,25 @@ from collections.abc import Sequence
 from regard.data.tokenizer import TextTokenizer
 
 _OPEN = "�"
+_BEFORE = 8
+"""Tokens that are enough to know what comes between them and the next."""
 
 
 class TextStream:
     """Takes the tokens of one text as they come and gives its pieces out.
 
-    Where one of `stops` appears, the text ends before it and `stopped` becomes true.
+    Where one of `stops` appears, the text ends before it and `stopped` becomes true. `before` are the last tokens of
+    what it goes on with, which is not given out: whether a blank comes next, many tokenizers tell from them alone.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: TextTokenizer, stops: Sequence[str] = (), before: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
         self.stops = [stop for stop in stops if stop]
         self.stopped = False
         self.text = ""
         """What was given out so far."""
-        self._ids: list[int] = []
-        self._settled = 0  # tokens before this are decoded for good, in `_before`
+        self._ids = list(before[-_BEFORE:])
+        self._settled = len(self._ids)  # tokens before this are decoded for good, in `_before`
         self._context = 0  # from here on they are decoded again, so that what follows is spelled right
         self._held = ""  # decoded, but not given out yet
 

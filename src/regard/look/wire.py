@@ -270,6 +270,7 @@ class Worth(Shape):
 
 class Job(Shape):
     id: str
+    model: str
     done: int
     of: int
     state: Literal["running", "done", "failed", "stopped"]

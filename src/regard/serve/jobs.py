@@ -32,7 +32,7 @@ class Jobs:
             if any(one.owner == owner and one.job.state == "running" for one in self._jobs.values()):
                 raise BusyError("The heads of this model are being judged already; stop that first, or wait for it.")
             name = secrets.token_urlsafe(9)
-            running = _Running(owner, Job(id=name, done=0, of=0, state="running", reason=""))
+            running = _Running(owner, Job(id=name, model=owner, done=0, of=0, state="running", reason=""))
             self._jobs[name] = running
             for old in [key for key, one in self._jobs.items() if one.job.state != "running"]:
                 if len(self._jobs) > REMEMBERED:

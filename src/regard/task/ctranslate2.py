@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from regard.data.stream import TextStream
 from regard.decode import DecodeConfig, Hypothesis, Wish
 from regard.errors import UserError
 from regard.interop.ctranslate2_engine import GenerationEngine, Output, TranslationEngine, longest_text
@@ -139,7 +138,7 @@ class CTranslate2Generator(Generator):
         if decode.beams > 1:
             raise UserError("Beam search knows its best text only at the end; stream with one beam.")
         check_possible(decode, Wish())
-        stream = TextStream(self.text, stops)
+        stream = self._stream(prompt, stops)
         tokens = self.engine.stream(self._prompt(prompt, limit), limit, **_sampling(decode, self.config.vocabulary))
         for token in tokens:
             if piece := stream.add([token]):

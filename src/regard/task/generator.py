@@ -73,7 +73,7 @@ class Generator(Loaded):
         """The same in pieces, as they become certain."""
         if decode.beams > 1:
             raise UserError("Beam search knows its best text only at the end; stream with one beam.")
-        stream, pieces = TextStream(self.text, stops), list[str]()
+        stream, pieces = self._stream(prompt, stops), list[str]()
         heard = 0
 
         def listen(tokens: tuple[int, ...]) -> bool:
@@ -150,8 +150,12 @@ class Generator(Loaded):
         most = limit if room is None else min(limit, room - len(ids) + 1)  # the last one is not read any more
         return Request(tuple(ids), most, decode, wish, alternatives)
 
+    def _stream(self, prompt: str, stops: Sequence[str]) -> TextStream:
+        """Takes the tokens that follow a prompt."""
+        return TextStream(self.text, stops, self.text.encode(prompt))
+
     def _generated(self, prompt: str, one: Hypothesis, stops: Sequence[str]) -> Generated:
-        stream = TextStream(self.text, stops)
+        stream = self._stream(prompt, stops)
         stream.add(one.tokens)
         stream.finish()
         ended = one.ended or stream.stopped

@@ -34,6 +34,13 @@ export const START = {
   top_k: 0,
   top_p: 0,
   seed: 0,
+  job: "",
+  words: 64,
+  numbers: 64,
+  axis: "step",
+  scale: "linear",
+  smoothing: 0,
+  runs: [],
   theme: "auto",
 };
 
@@ -46,6 +53,8 @@ const CHOICES = /** @type {Partial<Record<keyof State, string[]>>} */ ({
   token_side: ["query", "key"],
   off_how: ["zero", "mean"],
   method: ["beam", "greedy", "sample"],
+  axis: ["step", "time"],
+  scale: ["linear", "log"],
   theme: ["auto", "light", "dark"],
 });
 

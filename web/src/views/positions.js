@@ -15,8 +15,8 @@ import { extremes, largest, tiles, tilesLegend } from "./parts/tiles.js";
 /** @import { Mounted, Positions, State, View, ViewContext } from "../contract.d.ts" */
 /** @import { Scheme } from "./parts/horses.js" */
 
-/** Length and width at first, and how far they go. */
-const [USUAL, SHORTEST, LONGEST, WIDEST] = [64, 8, 256, 256];
+/** How far length and width go. */
+const [SHORTEST, LONGEST, WIDEST] = [8, 256, 256];
 /** How wide and high a picture is, in pixels. */
 const ROOM = 250;
 /** How long a slider may move before it is computed, in milliseconds. */
@@ -44,8 +44,9 @@ class PositionsView {
     this.theme = "";
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.waiting = undefined;
-    this.length = slider("Words", SHORTEST, LONGEST, 1, () => this.later());
-    this.width = slider("Numbers for each", 4, WIDEST, 2, () => this.later());
+    this.asked = "";
+    this.length = slider("Words", SHORTEST, LONGEST, 1, (words) => context.store.set({ words }));
+    this.width = slider("Numbers for each", 4, WIDEST, 2, (numbers) => context.store.set({ numbers }));
     this.cards = h("div", { class: "schemes" });
     this.table = h("div");
     this.example = h("div");
@@ -88,14 +89,24 @@ class PositionsView {
     };
   }
 
-  /** @param {State} _state */
-  update(_state) {
+  /** @param {State} state */
+  update(state) {
     const theme = document.documentElement.dataset.theme ?? "";
+    this.length.show(state.words);
+    this.width.show(state.numbers);
+    const wanted = `${this.length.value()} × ${this.width.value()}`;
     if (this.theme === "") {
       this.theme = theme || "none";
+      this.asked = wanted;
       this.ask();
       this.askHorses();
-    } else if (theme && theme !== this.theme) {
+      return;
+    }
+    if (wanted !== this.asked) {
+      this.asked = wanted;
+      this.later();
+    }
+    if (theme && theme !== this.theme) {
       this.theme = theme;
       if (this.shown) this.draw(this.shown);
     }
@@ -230,23 +241,24 @@ function requirementTable(schemes) {
   return scroller("Requirements", h("table", { class: "requirements" }, h("thead", {}, head), h("tbody", {}, rows)));
 }
 
-/** @param {string} label @param {number} min @param {number} max @param {number} step @param {() => void} hear */
+/** @param {string} label @param {number} min @param {number} max @param {number} step @param {(value: number) => void} hear */
 function slider(label, min, max, step, hear) {
-  const shown = h("output", {}, USUAL);
+  const shown = h("output");
   const input = h("input", {
     type: "range",
     min,
     max,
     step,
-    value: USUAL,
     "aria-label": label,
-    oninput: () => {
-      put(shown, input.value);
-      hear();
-    },
+    oninput: () => hear(Number(input.value)),
   });
   return {
     element: h("label", { class: "choice" }, h("span", {}, label), input, shown),
     value: () => Number(input.value),
+    /** The nearest value there is. @param {number} value */
+    show(value) {
+      input.value = String(value);
+      put(shown, input.value);
+    },
   };
 }

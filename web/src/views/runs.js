@@ -9,11 +9,11 @@ import { radioRow } from "./parts/choose.js";
 import { curve, fields, isNoisy, nearest, pictures, smoothed, stretch, titleOf } from "./parts/curves.js";
 import { duration, short } from "./parts/numbers.js";
 import { pictureOf } from "./parts/picture.js";
-import { RunFeed } from "./parts/run_feed.js";
+import { NONE, RunFeed } from "./parts/run_feed.js";
 import { runList, runName } from "./parts/run_list.js";
 import { scroller, section } from "./parts/section.js";
 
-/** @import { Mounted, RunSummary, View, ViewContext } from "../contract.d.ts" */
+/** @import { Mounted, RunSummary, State, View, ViewContext } from "../contract.d.ts" */
 /** @import { Axis, Line, Point } from "./parts/curves.js" */
 /** @import { Series } from "./parts/chart.js" */
 
@@ -35,21 +35,17 @@ class Runs {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
     this.context = context;
+    const { store } = context;
     this.feed = new RunFeed(context.source, () => this.draw());
-    this.chosen = /** @type {{ axis: Axis, log: boolean, smoothing: number }} */ ({
-      axis: "step",
-      log: false,
-      smoothing: 0,
-    });
     /** Where values are read, as a share of the axis; null: at its end. @type {number | null} */
     this.cursor = null;
     /** @type {Chart[]} */
     this.drawn = [];
-    this.theme = "";
-    this.axes = radioRow("Along", (value) => this.set({ axis: /** @type {Axis} */ (value) }));
-    this.scales = radioRow("Scale", (value) => this.set({ log: value === "log" }));
+    this.drawnAs = "";
+    this.axes = radioRow("Along", (value) => store.set({ axis: /** @type {Axis} */ (value) }));
+    this.scales = radioRow("Scale", (value) => store.set({ scale: value === "log" ? "log" : "linear" }));
     const more = { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "Smoothing" };
-    this.smoothing = h("input", { ...more, oninput: () => this.set({ smoothing: Number(this.smoothing.value) }) });
+    this.smoothing = h("input", { ...more, oninput: () => store.set({ smoothing: Number(this.smoothing.value) }) });
     this.smoothingWords = h("output");
     this.list = h("div");
     this.charts = h("div", { class: "charts" });
@@ -94,13 +90,28 @@ class Runs {
     );
   }
 
-  update() {
+  /** How curves are drawn. @returns {{ axis: Axis, log: boolean, smoothing: number }} */
+  get chosen() {
+    const { axis, scale } = this.context.store.get();
+    return { axis, log: scale === "log", smoothing: Number(this.smoothing.value) };
+  }
+
+  /** @param {State} state */
+  update(state) {
     const theme = document.documentElement.dataset.theme ?? "none";
-    if (this.theme === "") void this.feed.look();
-    if (this.theme !== theme) {
-      this.theme = theme;
-      this.draw();
-    }
+    this.smoothing.value = String(state.smoothing);
+    this.feed.want(state.runs);
+    const wanted = JSON.stringify([theme, this.chosen]);
+    if (wanted === this.drawnAs) return;
+    this.drawnAs = wanted;
+    this.draw();
+  }
+
+  /** @param {string} id @param {boolean} shown */
+  choose(id, shown) {
+    const others = [...this.feed.chosen].filter((other) => other !== id);
+    const runs = shown ? [...others, id] : others;
+    this.context.store.set({ runs: runs.length > 0 ? runs : [NONE] });
   }
 
   destroy() {
@@ -114,12 +125,6 @@ class Runs {
       return { id: run.id, folder: run.folder, curves: Object.fromEntries(curves) };
     });
     return { ...this.chosen, live: this.feed.live, runs };
-  }
-
-  /** @param {Partial<{ axis: Axis, log: boolean, smoothing: number }>} change */
-  set(change) {
-    Object.assign(this.chosen, change);
-    this.draw();
   }
 
   /** The runs that are shown, each with its number and its lines. @returns {Chosen[]} */
@@ -162,7 +167,7 @@ class Runs {
     const focused = document.activeElement?.getAttribute("data-run");
     put(
       this.list,
-      runList(this.feed, (number) => this.context.colour(0, number)),
+      runList(this.feed, (number) => this.context.colour(0, number), (id, shown) => this.choose(id, shown)),
     );
     if (!focused) return;
     const box = this.list.querySelector(`[data-run="${CSS.escape(focused)}"]`);

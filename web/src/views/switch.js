@@ -64,7 +64,7 @@ class Switches {
     this.output = h("div");
     this.control = new WorthControl(
       context.source,
-      () => store.get().off_how,
+      store,
       (worth) => {
         this.worth = worth;
         this.redraw();

@@ -12,6 +12,9 @@ import { sentence } from "./latest.js";
 /** How often lines, and how often the list of runs, are asked for, in milliseconds. */
 const [LINES_EVERY, LIST_EVERY] = [2000, 10_000];
 
+/** Among the runs that are wanted: none of them. */
+export const NONE = "none";
+
 export class RunFeed {
   /** @param {Source} source @param {() => void} hear called when there is something new */
   constructor(source, hear) {
@@ -22,6 +25,8 @@ export class RunFeed {
     this.problem = "";
     /** @type {Map<string, Known>} */
     this.known = new Map();
+    /** The runs to show; empty: the usual. @type {string[] | null} */
+    this.wanted = null;
     /** @type {Set<string>} */
     this.chosen = new Set();
     this.listed = 0;
@@ -39,15 +44,28 @@ export class RunFeed {
     return (this.runs ?? []).some(({ id, live }) => live && this.chosen.has(id));
   }
 
-  /** @param {string} id @param {boolean} shown */
-  choose(id, shown) {
-    if (shown) this.chosen.add(id);
-    else this.chosen.delete(id);
+  /** Show these runs. @param {string[]} ids none: those that are training, or the first */
+  want(ids) {
+    if (this.wanted?.join() === ids.join()) return;
+    this.wanted = ids;
+    this.settle();
     this.hear();
     void this.look();
   }
 
-  /** Ask for what is new, and again after a while. @param {boolean} [anew] whether the list is asked for in any case */
+  /** Which runs are shown. What an address names and is not there is left out. */
+  settle() {
+    const wanted = this.wanted ?? [];
+    const runs = this.runs ?? [];
+    const shown = wanted.length > 0 ? runs.filter(({ id }) => wanted.includes(id)) : usual(runs);
+    this.chosen = new Set(shown.map(({ id }) => id));
+  }
+
+  /**
+   * Ask for what is new, and again after a while.
+   * @param {boolean} [anew] whether the list is asked for in any case
+   * @returns {Promise<void>}
+   */
   async look(anew = false) {
     clearTimeout(this.waiting);
     if (this.asking) return;
@@ -58,6 +76,7 @@ export class RunFeed {
     } finally {
       this.asking = false;
     }
+    if ([...this.chosen].some((id) => !this.known.has(id))) return this.look(); // chosen while we asked
     const now = this.signature();
     if (now !== this.heard) this.hear();
     this.heard = now;
@@ -83,7 +102,7 @@ export class RunFeed {
       this.runs = await this.source.runs();
       this.listed = Date.now();
       this.problem = "";
-      if (first) for (const { id } of usual(this.runs)) this.chosen.add(id);
+      if (first) this.settle();
     } catch (error) {
       this.problem = sentence(error);
       this.listed = Date.now();

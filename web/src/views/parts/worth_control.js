@@ -9,7 +9,7 @@ import { radioRow } from "./choose.js";
 import { sentence } from "./latest.js";
 import { fixed, short } from "./numbers.js";
 
-/** @import { Job, ModelSummary, Source, Worth, WorthRequest } from "../../contract.d.ts" */
+/** @import { Job, ModelSummary, Source, Store, Worth, WorthRequest } from "../../contract.d.ts" */
 
 /** How often a running job is asked, in milliseconds. */
 const PERIOD = 500;
@@ -18,10 +18,10 @@ const PERIOD = 500;
 const begun = new Map();
 
 export class WorthControl {
-  /** @param {Source} source @param {() => "zero" | "mean"} how @param {(worth: Worth | null) => void} hear */
-  constructor(source, how, hear) {
+  /** @param {Source} source @param {Store} store @param {(worth: Worth | null) => void} hear */
+  constructor(source, store, hear) {
     this.source = source;
-    this.how = how;
+    this.store = store;
     this.hear = hear;
     /** @type {ModelSummary | null} */
     this.model = null;
@@ -57,8 +57,16 @@ export class WorthControl {
       this.measure,
     );
     const job = begun.get(model.id);
-    if (job) this.take(job);
-    else this.rest(null, "");
+    if (job) return this.take(job);
+    this.rest(null, "");
+    const named = this.store.get().job;
+    if (named !== "" && this.source.live) void this.find(named, model);
+  }
+
+  /** A job that the address names; one of another model, or of a server that is no more, is passed over. @param {string} id @param {ModelSummary} model */
+  async find(id, model) {
+    const job = await this.source.job(id).catch(() => null);
+    if (job?.model === model.id && this.model?.id === model.id && !begun.has(model.id)) this.take(job);
   }
 
   destroy() {
@@ -76,11 +84,13 @@ export class WorthControl {
     if (!model) return;
     const lines = this.lines.value.split("\n").filter((line) => line.trim() !== "");
     /** @type {WorthRequest} */
-    const request = { how: this.how(), measure: this.measure, ...(lines.length > 0 ? { lines } : {}) };
+    const request = { how: this.store.get().off_how, measure: this.measure, ...(lines.length > 0 ? { lines } : {}) };
     this.start.disabled = true;
     put(this.words, "Beginning …");
     try {
-      this.take(await this.source.worth(model.id, request));
+      const job = await this.source.worth(model.id, request);
+      this.store.set({ job: job.id });
+      this.take(job);
     } catch (error) {
       this.rest(null, `The heads could not be measured: ${sentence(error)}`, true);
     }
