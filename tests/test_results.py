@@ -297,6 +297,15 @@ def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
     assert f"costs {100 * lost[0]:.1f} % of the time on Europarl and {100 * lost[1]:.1f} % on Multi30k" in page
 
 
+def test_the_speed_of_training_on_a_cpu_is_the_measured_one() -> None:
+    peers = {"`torch.nn.Transformer`": "torch.nn.Transformer", "Hugging Face Marian": "Hugging Face Marian"}
+    for peer, ending in peers.items():
+        (case,) = [case for case in cases("train-cpu") if case["case"].endswith(ending)]
+        assert f"| {peer} | {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |" in RESULTS
+        assert case["ratio"] >= 1.3
+        assert f"medians of {case['rounds']}:" in RESULTS
+
+
 def test_the_fast_path_learns_as_the_plain_one_does() -> None:
     (case,) = starting("curves-cuda", "multi30k-en-de, 300 steps")
     assert case["passed"]

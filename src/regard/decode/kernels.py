@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numba import njit
 
+from regard.fast.kept import kept
 from regard.fast.kernels import Function, compiled, exp, inlined
 
 _ZERO = np.float32(0)
@@ -17,7 +18,7 @@ _LANES = 64
 
 def exactly(function: Function) -> Function:
     """Where infinities count, sums may not be rearranged as if there were none."""
-    return cast(Function, njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(Function, kept(njit(cache=True, nogil=True, error_model="numpy")(function)))
 
 
 @compiled

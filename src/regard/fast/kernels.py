@@ -12,16 +12,18 @@ from typing import Any, cast
 import numpy as np
 from numba import njit
 
+from regard.fast.kept import kept
+
 Function = Callable[..., Any]
 
 
 def compiled(function: Function) -> Function:
-    return cast(Function, njit(cache=True, nogil=True, fastmath=True, error_model="numpy")(function))
+    return cast(Function, kept(njit(cache=True, nogil=True, fastmath=True, error_model="numpy")(function)))
 
 
 def inlined(function: Function) -> Function:
     made = njit(cache=True, nogil=True, fastmath=True, error_model="numpy", inline="always")(function)
-    return cast(Function, made)
+    return cast(Function, kept(made))
 
 
 _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)

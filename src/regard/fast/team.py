@@ -23,6 +23,7 @@ from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
+from regard.fast.kept import kept
 from regard.fast.kernels import Function
 
 FIRST = 2
@@ -47,7 +48,7 @@ def run(kernel: Any, parts: int, *values: Tensor | int | float | None) -> None:
 
 def shared(function: Function) -> Any:
     """A kernel from a function of (its table's address), which takes parts until there are none."""
-    return cfunc("void(int64)", cache=True)(function)
+    return kept(cfunc("void(int64)", cache=True)(function))
 
 
 def part_of_work(function: Function) -> Function:
