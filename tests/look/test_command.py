@@ -169,11 +169,17 @@ def test_the_page_is_served_until_it_is_stopped(folder: Path, tmp_path: Path) ->
         assert [one["id"] for one in models] == ["small"]
         assert len(json.loads(urllib.request.urlopen(f"{home}api/runs").read())) == 1
         assert b"page.js" in urllib.request.urlopen(home).read()
+        begun = urllib.request.Request(
+            f"{home}api/models/small/worth",
+            json.dumps({"how": "zero", "measure": "loss", "lines": ["the old cat\tthe old cat"] * 3000}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        assert json.loads(urllib.request.urlopen(begun).read())["state"] == "running"  # it is stopped in the midst
         process.send_signal(signal.SIGINT)
         end = time.monotonic() + 20
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
-        assert process.returncode in (0, 130)
+        assert process.returncode == 0
         assert process.stderr is not None
         assert process.stderr.read() == "The page is there until you press Ctrl-C.\n"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import Device, Threads, chosen_device
+from regard.cli.processes import leave_at_once
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def _serve(
         print("The page is there until you press Ctrl-C.", file=sys.stderr, flush=True)
 
     host(desk, port, PORT, place, open_browser=browser, say=say)
+    leave_at_once()  # what it was in the midst of is asked for by nobody any more
 
 
 def _check_extra() -> None:

@@ -84,21 +84,28 @@ def taking_part(device: str, threads: int | None, timeout: float) -> Iterator["t
     world.leave()
 
 
+def leave_at_once(code: int = 0) -> None:
+    """End this process while threads may still compute.
+
+    A thread that gives a tensor back to an interpreter which is being taken down aborts the process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
     """Around a whole command: one of several processes ends at once when it is done.
 
-    PyTorch's threads hold what they sent for a moment longer than the sending took. A thread that gives a tensor back
-    to an interpreter which is being taken down aborts the process, and the work would count as lost.
+    PyTorch's threads hold what they sent for a moment longer than the sending took; an abort would count as a loss.
     """
     try:
         yield
     except SystemExit as end:
         if not _met:
             raise
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        leave_at_once(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 @contextlib.contextmanager
