@@ -5,7 +5,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Python compiles what it imports, a small part of what is installed: pip need not compile all of it.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # Tests start hundreds of small processes: what Python has compiled once is kept for the next.
 export PYTHONDONTWRITEBYTECODE =

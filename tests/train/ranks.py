@@ -127,9 +127,14 @@ def cut_short(folder: Path, copy: Path) -> None:
     shutil.rmtree(last)
 
 
+KNOWN = ("tests.train.ranks", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "regard.train.together")
+"""What a process that others are made of imports beforehand: most of what starting one takes."""
+
+
 def run_together(work: Work, folder: Path, size: int = 2) -> None:
     """Do some work in several processes that meet at a file."""
-    start = multiprocessing.get_context("spawn")
+    start = multiprocessing.get_context("forkserver")
+    start.set_forkserver_preload(list(KNOWN))
     store = folder / f"store-{uuid.uuid4().hex}"
     processes = [start.Process(target=_enter, args=(work, rank, size, store, folder)) for rank in range(size)]
     for process in processes:

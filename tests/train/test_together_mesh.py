@@ -14,7 +14,7 @@ from regard.train.world import World
 from tests.train.ranks import Translating, cut_short, run_together, settings, trained
 
 SHARD = {"kind": "fsdp", "shard": 2}
-WAYS: dict[str, Any] = {"copies of shares": {"parallel": SHARD}, "copies": {"parallel": {"kind": "ddp"}}}
+WAYS: dict[str, Any] = {"copies of shares": {"parallel": SHARD}}
 USUAL: dict[str, Any] = {"steps": 6, "validate_every": 6, "save_every": 3}
 
 
