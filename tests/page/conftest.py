@@ -23,8 +23,11 @@ from scripts.chromium import FLAGS, find_chromium
 from regard.look.opening import open_subject
 from regard.look.subject import Subject
 from regard.serve.app import Desk, create_app
+from regard.task import Translator
 
-SENTENCE = "The cat ate the mouse."
+from . import plain
+from .plain import SENTENCE
+from .tensors import Pass, forced
 
 
 class Address(str):
@@ -37,6 +40,18 @@ class Address(str):
 def subject() -> Subject:
     """The translator that ships, as something to look into: what the page is compared with."""
     return open_subject("en-tr")
+
+
+@pytest.fixture(scope="session")
+def translator() -> Translator:
+    """The same translator, as PyTorch has it."""
+    return plain.translator()
+
+
+@pytest.fixture(scope="session")
+def seen(translator: Translator) -> Pass:
+    """Its pass over the sentence and what it answers."""
+    return forced(translator, SENTENCE)
 
 
 @pytest.fixture(scope="session")

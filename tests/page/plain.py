@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import regard
 from regard.model import EncoderDecoder
 from regard.task.translator import Translator
-from tests.page.conftest import SENTENCE
+
+SENTENCE = "The cat ate the mouse."
 
 
 @cache

@@ -3,23 +3,10 @@
 import pytest
 from playwright.sync_api import Page
 
-from regard import load
 from regard.task import Translator
 
-from .conftest import SENTENCE, open_view, read
-from .tensors import Pass, forced
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    loaded = load("en-tr")
-    assert isinstance(loaded, Translator)
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def seen(translator: Translator) -> Pass:
-    return forced(translator, SENTENCE)
+from .conftest import open_view, read
+from .tensors import Pass
 
 
 def test_every_token_has_the_probability_that_the_model_gave_it(page: Page, seen: Pass) -> None:

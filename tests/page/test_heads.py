@@ -6,26 +6,13 @@ import pytest
 import torch
 from playwright.sync_api import Page
 
-from regard import load
 from regard.task import Translator
 
-from .conftest import SENTENCE, open_view, read
+from .conftest import open_view, read
 from .tensors import Pass, forced, through
 
 HALF = 6e-4
 """Weights travel as 16 bits, which hold about three digits."""
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    loaded = load("en-tr")
-    assert isinstance(loaded, Translator)
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def seen(translator: Translator) -> Pass:
-    return forced(translator, SENTENCE)
 
 
 def steps(seen: Pass, side: str) -> int:

@@ -79,8 +79,7 @@ def taking_part(device: str, threads: int | None, timeout: float) -> Iterator["t
         if world.may_speak() and _STARTED not in os.environ:  # whoever started us knows more about it
             sentence = f"{str(lost)[0].upper()}{str(lost)[1:]}"
             print(f"regard: {sentence}. Checkpoints are whole; go on with --resume.", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(1)  # tidying up would mean to wait for the one that is lost
+        leave_at_once(1)  # tidying up would mean to wait for the one that is lost
     world.leave()
 
 

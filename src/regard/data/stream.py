@@ -29,7 +29,7 @@ class TextStream:
         self.text = ""
         """What was given out so far."""
         self._ids = list(before[-_BEFORE:])
-        self._settled = len(self._ids)  # tokens before this are decoded for good, in `_before`
+        self._settled = len(self._ids)  # tokens before this are decoded for good
         self._context = 0  # from here on they are decoded again, so that what follows is spelled right
         self._held = ""  # decoded, but not given out yet
 

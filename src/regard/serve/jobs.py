@@ -27,12 +27,12 @@ class Jobs:
         self._jobs: OrderedDict[str, _Running] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, owner: str, steps: Steps) -> Job:
+    def start(self, model: str, steps: Steps) -> Job:
         with self._lock:
-            if any(one.owner == owner and one.job.state == "running" for one in self._jobs.values()):
+            if any(one.job.model == model and one.job.state == "running" for one in self._jobs.values()):
                 raise BusyError("The heads of this model are being judged already; stop that first, or wait for it.")
             name = secrets.token_urlsafe(9)
-            running = _Running(owner, Job(id=name, model=owner, done=0, of=0, state="running", reason=""))
+            running = _Running(Job(id=name, model=model, done=0, of=0, state="running", reason=""))
             self._jobs[name] = running
             for old in [key for key, one in self._jobs.items() if one.job.state != "running"]:
                 if len(self._jobs) > REMEMBERED:
@@ -66,8 +66,8 @@ class Jobs:
 class _Running:
     """One job. What it tells is always a whole `Job`, put in the place of the one before."""
 
-    def __init__(self, owner: str, job: Job) -> None:
-        self.owner, self.job = owner, job
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.stopped = threading.Event()
 
     def work(self, steps: Steps) -> None:

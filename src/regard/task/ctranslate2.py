@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from regard.data.stream import TextStream
 from regard.decode import DecodeConfig, Hypothesis, Wish
 from regard.errors import UserError
 from regard.interop.ctranslate2_engine import GenerationEngine, Output, TranslationEngine, longest_text
@@ -138,8 +139,9 @@ class CTranslate2Generator(Generator):
         if decode.beams > 1:
             raise UserError("Beam search knows its best text only at the end; stream with one beam.")
         check_possible(decode, Wish())
-        stream = self._stream(prompt, stops)
-        tokens = self.engine.stream(self._prompt(prompt, limit), limit, **_sampling(decode, self.config.vocabulary))
+        ids = self._prompt(prompt, limit)
+        stream = TextStream(self.text, stops, ids)
+        tokens = self.engine.stream(ids, limit, **_sampling(decode, self.config.vocabulary))
         for token in tokens:
             if piece := stream.add([token]):
                 yield piece
@@ -179,7 +181,7 @@ class CTranslate2Generator(Generator):
             for number, each in zip(group, outputs, strict=True):
                 steps = self.engine.score([ids[number]] * len(each), each) if self.scored else [None] * len(each)
                 ranked = _ranked(each, steps, decode)
-                results[number] = [self._generated(prompts[number], one, stops) for one in ranked]
+                results[number] = [self._generated(prompts[number], ids[number], one, stops) for one in ranked]
             done += len(group)
             if progress is not None:
                 progress(done)

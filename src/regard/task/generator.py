@@ -73,7 +73,8 @@ class Generator(Loaded):
         """The same in pieces, as they become certain."""
         if decode.beams > 1:
             raise UserError("Beam search knows its best text only at the end; stream with one beam.")
-        stream, pieces = self._stream(prompt, stops), list[str]()
+        request, pieces = self._request(prompt, limit, decode, Wish(), 0), list[str]()
+        stream = TextStream(self.text, stops, request.source)
         heard = 0
 
         def listen(tokens: tuple[int, ...]) -> bool:
@@ -83,7 +84,7 @@ class Generator(Loaded):
             return stream.stopped
 
         engine = Engine(self.forms.worker(1), self.end, rows=1, longest=limit)
-        ticket = engine.submit(self._request(prompt, limit, decode, Wish(), 0), listen)
+        ticket = engine.submit(request, listen)
         try:
             while engine.work():
                 yield from (piece for piece in pieces if piece)
@@ -115,8 +116,8 @@ class Generator(Loaded):
         worker = self.forms.worker(len(requests))
         found = search_all(worker, requests, self.end, batch_tokens=budget, progress=progress)
         return [
-            [self._generated(prompt, one, stops) for one in hypotheses]
-            for prompt, hypotheses in zip(prompts, found, strict=True)
+            [self._generated(prompt, request.source, one, stops) for one in hypotheses]
+            for prompt, request, hypotheses in zip(prompts, requests, found, strict=True)
         ]
 
     @property
@@ -150,12 +151,9 @@ class Generator(Loaded):
         most = limit if room is None else min(limit, room - len(ids) + 1)  # the last one is not read any more
         return Request(tuple(ids), most, decode, wish, alternatives)
 
-    def _stream(self, prompt: str, stops: Sequence[str]) -> TextStream:
-        """Takes the tokens that follow a prompt."""
-        return TextStream(self.text, stops, self.text.encode(prompt))
-
-    def _generated(self, prompt: str, one: Hypothesis, stops: Sequence[str]) -> Generated:
-        stream = self._stream(prompt, stops)
+    def _generated(self, prompt: str, ids: Sequence[int], one: Hypothesis, stops: Sequence[str]) -> Generated:
+        """ids: what the model read of the prompt"""
+        stream = TextStream(self.text, stops, ids)
         stream.add(one.tokens)
         stream.finish()
         ended = one.ended or stream.stopped
