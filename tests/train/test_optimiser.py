@@ -57,6 +57,20 @@ def test_an_optimiser_with_the_memory_of_another_goes_on_bit_for_bit(kind: str) 
         assert torch.equal(second.state_dict()[name], tensor), name
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_a_checkpoint_held_on_a_cpu_goes_to_where_the_optimiser_counts(fused: bool) -> None:
+    """A fused Adam counts its steps on the device of the weights, any other on the CPU; \"meta\" stands for a GPU."""
+    moved = model()
+    optimiser = OptimiserConfig().build(moved)
+    take_steps(moved, optimiser, range(1))
+    elsewhere = OptimiserConfig().build(model().to("meta"))
+    assert not elsewhere.fused
+    elsewhere.fused = fused
+    elsewhere.recall(optimiser.memory())
+    places = {name.rpartition("/")[2]: str(value.device) for name, value in elsewhere.memory().items()}
+    assert places == {"exp_avg": "meta", "exp_avg_sq": "meta", "step": "meta" if fused else "cpu"}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_matrices_decay(kind: str) -> None:
     moved = model()

@@ -241,13 +241,7 @@ class FusedStack(Stack):
         if known and isinstance(function, FeedForward):
             share = function.dropout.p if self.blocks.training else 0.0
             chance = kernels.Chance(share, seed, call) if share else None
-            widen, narrow = function.widen, function.narrow
-            from regard.fast import triton_hidden
-
-            if triton_hidden.pays(x, widen.out_features):
-                weights = (widen.weight, widen.bias, narrow.weight, narrow.bias)
-                return triton_hidden.feed(x, *weights, function.activation, chance)
-            return product(kernels.bend(product(x, widen), function.activation, chance), narrow)
+            return product(kernels.bend(product(x, function.widen), function.activation, chance), function.narrow)
         if isinstance(function, SelfAttention):
             parts = ((each.weight, each.bias) for each in (function.query, function.source.key, function.source.value))
             query, *others = kernels.products(x, *parts)

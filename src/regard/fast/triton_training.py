@@ -29,7 +29,6 @@ __all__ = [
     "attend_other",
     "attend_self",
     "bend",
-    "bent_and_steep",
     "column_sums",
     "join",
     "product",
@@ -229,7 +228,7 @@ def join(
 
 
 @triton.jit
-def bent_and_steep(x, kind: tl.constexpr):
+def _bent(x, kind: tl.constexpr):
     """x bent, and how steep that is there."""
     if kind == "relu":
         bent, steep = tl.maximum(x, 0.0), tl.where(x > 0.0, 1.0, 0.0)
@@ -256,7 +255,7 @@ def _bend_forward(x, out, seed, call, share, count, kind: tl.constexpr, dropped:
     first = tl.program_id(0).to(tl.int64) * block
     at = tl.arange(0, block)
     inside = at < count - first
-    bent, _ = bent_and_steep(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
+    bent, _ = _bent(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
     if dropped:
         bent = bent * stays(seed, call, first.to(tl.uint32) + at.to(tl.uint32), share)
     tl.store(out + first + at, bent.to(out.dtype.element_ty), inside)
@@ -271,7 +270,7 @@ def _bend_backward(
     at = tl.arange(0, block)
     inside = at < count - first
     flowing = tl.load(slope + first + at, inside, 0.0).to(tl.float32)
-    _, steep = bent_and_steep(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
+    _, steep = _bent(tl.load(x + first + at, inside, 0.0).to(tl.float32), kind)
     flowing = flowing * steep
     if kind == "relu":
         flowing = flowing * (1.0 / (1.0 - share))  # x is what came out: what was dropped is zero there

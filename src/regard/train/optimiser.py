@@ -37,8 +37,9 @@ class Optimiser:
         named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         inside = [parameter for name, parameter in named.items() if _is_map(name, parameter)]
         others = [parameter for name, parameter in named.items() if not _is_map(name, parameter)]
-        fused = all(parameter.device.type in ("cuda", "cpu") for parameter in named.values())
-        shared: dict[str, Any] = {"betas": config.betas, "eps": config.epsilon, "fused": fused}
+        self.fused = all(parameter.device.type in ("cuda", "cpu") for parameter in named.values())
+        """Whether one kernel moves many parameters. It then counts its steps where these are, else on the CPU."""
+        shared: dict[str, Any] = {"betas": config.betas, "eps": config.epsilon, "fused": self.fused}
         self._parts: list[torch.optim.Optimizer] = []
         if config.kind == "muon":
             matrices = [parameter for parameter in inside if parameter.dim() == 2]  # it takes no stacks of them
@@ -92,7 +93,7 @@ class Optimiser:
             if name not in known:
                 raise UserError(f"The optimiser's memory names {name!r}, which this model does not have.")
             parameter = known[name]
-            place = parameter.device if value.dim() else value.device
+            place = parameter.device if value.dim() or self.fused else "cpu"
             states.setdefault(parameter, {})[what] = value.clone().to(place)
         for part in self._parts:
             owned = {parameter for group in part.param_groups for parameter in group["params"]}
