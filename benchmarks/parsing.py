@@ -32,10 +32,10 @@ ODD: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 
-def drawn(words: Sequence[str]) -> list[list[str]]:
+def drawn(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Sentences of words drawn by chance."""
     source = random.Random(1)
-    return [[source.choice(words) for _ in range(source.randint(1, 60))] for _ in range(DRAWN)]
+    return [tuple(source.choice(words) for _ in range(source.randint(1, 60))) for _ in range(DRAWN)]
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
         parts["valid"] = [tree.words() for tree in recipe.data.valid.trees()]
     parts["train"] = [tree.words() for tree in islice(recipe.data.train[0].trees(), LEARNT)]
     parts["drawn by chance"] = drawn(sorted({word for sentence in parts["train"] for word in sentence}))
-    parts["odd"] = [list(sentence) for sentence in ODD]
+    parts["odd"] = list(ODD)
     trained.parse_words(parts["valid" if "valid" in parts else "train"][:64])  # what is compiled or recorded first
     cases: list[dict[str, Any]] = []
     for name, sentences in parts.items():

@@ -130,6 +130,28 @@ def test_every_try_on_tatoeba_is_on_the_page() -> None:
         assert f"| {case['case']} | {valid['bleu']:.2f} | {valid['chrf']:.2f} | {case['valid_loss']:.3f} |" in RESULTS
 
 
+def test_every_try_on_fashion_is_on_the_page_and_the_best_is_the_recipe() -> None:
+    tries = cases("tries-fashion-mnist")
+    for case in tries:
+        valid = case["scores"]["valid"]
+        assert f"| {case['case']} | {valid['accuracy']:.1f} | {case['valid_loss']:.3f} |" in RESULTS
+        assert f"{valid['items']:,} pictures, with one seed" in RESULTS
+    best = max(tries, key=lambda case: case["scores"]["valid"]["accuracy"])
+    assert best["case"] == "patches of 4, all mixed, none erased, 15,000 steps"
+    recipe = read_recipe("fashion-mnist")
+    settings = recipe.plain()
+    assert (settings["model"]["patch"], settings["train"]["steps"], settings["train"]["tokens"]) == (4, 15_000, 25_600)
+    assert (settings["augment"]["mixed"], settings["augment"]["erase"]) == (1.0, 0.0)
+
+
+def test_every_try_on_gum_is_on_the_page() -> None:
+    for case in cases("tries-gum-parse"):
+        valid = case["scores"]["valid"]
+        figures = f"{valid['f1']:.1f} | {valid['tagging']:.1f} | {case['valid_loss']:.3f}"
+        assert f"| {case['case']} | {figures} |" in RESULTS
+        assert f"{valid['sentences']:,} sentences, with one seed" in RESULTS
+
+
 def test_the_page_has_the_expectations_of_every_measured_recipe() -> None:
     for one in shipped_recipes():
         expect = one.recipe.expect
@@ -189,6 +211,34 @@ def test_shakespeare_is_learned_in_less_than_half_the_time() -> None:
     assert said in page
     ends = max(run["curve"][-1][1] for run in runs)
     assert f"At the end, after {ends:.0f} s at most, the loss is {summary['final_loss']:.3f};" in page
+
+
+def test_shakespeare_is_below_what_is_asked_at_the_size_of_its_peer() -> None:
+    *runs, summary = cases("task-shakespeare")
+    assert summary["seeds"] == [1, 2, 3]
+    assert summary["loss"]["valid"] < 1.45
+    assert all(run["parameters"] <= 10_800_000 for run in runs)
+    assert f"nanoGPT's model ({runs[0]['parameters']:,} parameters)" in RESULTS
+
+
+def test_pieces_of_clothing_are_told_apart_by_94_in_a_hundred_within_five_minutes() -> None:
+    *runs, summary = cases("task-fashion-mnist")
+    assert summary["seeds"] == [1, 2, 3]
+    assert summary["accuracy"]["test"] >= 94
+    assert summary["slowest_seconds"] <= 300
+    assert all(run["parameters"] <= 3_000_000 for run in runs)
+    page = " ".join(RESULTS.split())
+    assert f"a plain vision Transformer of {runs[0]['parameters']:,} parameters" in page
+    assert f"ended within {summary['slowest_seconds'] / 60:.1f} minutes side by side" in page
+
+
+def test_an_encoder_that_has_filled_gaps_tags_better_and_the_page_says_how_well() -> None:
+    *runs, summary = cases("tags-from-brown-fill")
+    assert all(run["changes"][0].startswith("init_from=") for run in runs)
+    (plain,) = starting("task-gum-tags", "summary")
+    assert summary["accuracy"]["test"] > plain["accuracy"]["test"] + 1
+    said = f"tags {summary['accuracy']['test']:.1f} ± {summary['spread']['test']:.2f} % of the words right"
+    assert said in " ".join(RESULTS.split())
 
 
 def test_shakespeare_on_a_cpu_is_below_what_was_published() -> None:
@@ -394,3 +444,46 @@ def test_a_million_lines_take_no_more_memory_than_a_tenth_of_them() -> None:
     assert many["peak_bytes"] < 1.05 * few["peak_bytes"]
     peaks = [f"{case['peak_bytes'] / 1e6:.0f} MB" for case in (many, few)]
     assert f"took {peaks[0]} at their peak, a hundred thousand\n{peaks[1]}" in DECODING
+
+
+def test_the_page_says_what_heads_cost_at_long_context() -> None:
+    found = cases("long-context-gpu")
+    kinds = list(dict.fromkeys(case["case"].rpartition(", ")[0] for case in found))
+    assert len(kinds) == 3
+    for kind in kinds:
+        lines = [case for case in found if case["case"].rpartition(", ")[0] == kind]
+        assert [case["length"] for case in lines] == [4096, 16_384, 32_768]
+        steps = " | ".join(f"{case['device_seconds_a_step'] * 1e3:.1f}" for case in lines)
+        last = lines[-1]
+        rates = f"{last['rows'] / last['device_seconds_a_step']:,.0f} | {last['tokens_per_second']:,.0f}"
+        assert f"| {kind} | {last['bytes_per_token']:,.0f} | {steps} | {rates} |" in RESULTS
+    plain, grouped, latent = (
+        next(case for case in found if case["case"].startswith(kind) and case["length"] == 32_768) for kind in kinds
+    )
+    assert f"keep {plain['bytes_per_token'] / latent['bytes_per_token']:.1f} times less than plain ones" in RESULTS
+    more = grouped["bytes_per_token"] / latent["bytes_per_token"]
+    assert f"keep {more:.1f} times as much" in " ".join(RESULTS.split())
+    assert latent["device_seconds_a_step"] < plain["device_seconds_a_step"] / 2
+
+
+def test_a_hundred_thousand_tokens_behind_a_window_take_no_more_memory_than_ten_thousand() -> None:
+    (case,) = cases("long-context-ring-gpu")
+    early, late = case["after"]["10000"], case["after"]["100000"]
+    assert case["constant"]
+    assert (early["cache_bytes"], early["allocated"]) == (late["cache_bytes"], late["allocated"])
+    assert f"{late['cache_bytes']:,} bytes after 10,000 and after 100,000" in " ".join(RESULTS.split())
+
+
+def test_the_page_says_what_it_looks_at_and_which_word_it_becomes() -> None:
+    page = (ROOT / "docs" / "look.md").read_text(encoding="utf-8")
+    tired, wide = cases("animal")
+    for case in (tired, wide):
+        chances = case["log_probabilities"]
+        figures = f"{chances['il']:.2f} | {chances['elle']:.2f}"
+        assert f"| … because it was {case['case'].split('it was ')[1]} | {case['output']} | {figures} |" in page
+        assert chances["elle"] > chances["il"]
+    for one, other in zip(tired["heads"], wide["heads"], strict=True):
+        weights = [dict(each["row"])[word] for each in (one, other) for word in ("animal", "street")]
+        figures = " | ".join(f"{weight:.2f}" for weight in weights)
+        line = f"| {one['layer'] + 1} | {one['head'] + 1} | {figures} |"
+        assert (line in page) == (max(weights) >= 0.1)
