@@ -102,3 +102,25 @@ def test_scored_late_words_below_zero_count_for_nothing(monkeypatch: pytest.Monk
     torch.testing.assert_close(found.total.double(), wanted.total, rtol=1e-5, atol=1e-5)
     for one, other in zip(*(torch.autograd.grad(loss.total, (x, weight)) for loss in (found, wanted)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("whole", [8192, 16], ids=["rows held at once", "rows in parts"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("biased", [True, False])
+def test_late_scores_are_judged_alike_however_much_of_a_row_is_held(
+    whole: int, smoothing: float, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_switch, "INTERPRETED", True)
+    monkeypatch.setattr("regard.train.triton_loss._WHOLE", whole)
+    torch.manual_seed(0)
+    words, lengths = torch.randint(0, 37, (3, 5)), torch.tensor([5, 2, 4])
+    x, weight = 3 * torch.randn(3, 5, 8), torch.randn(37, 8)
+    taken = [x, weight, torch.randn(37)] if biased else [x, weight]
+    for each in taken:
+        each.requires_grad_()
+    late = Unscored(x, weight, taken[2] if biased else None)
+    found, wanted = (word_loss(way, words, lengths, smoothing) for way in (late, late.logits().double()))
+    torch.testing.assert_close(found.total.double(), wanted.total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.plain.double(), wanted.plain, rtol=1e-5, atol=1e-5)
+    for one, other in zip(*(torch.autograd.grad(loss.total, taken) for loss in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
