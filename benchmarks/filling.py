@@ -129,19 +129,16 @@ def found_from_both_sides(filler: Filler, rows: Sequence[Passage]) -> list[list[
 
 @torch.no_grad()
 def foretold_from_the_left(generator: Generator, rows: Sequence[Passage]) -> list[list[bool]]:
-    """For each passage, which of its hidden words are the likeliest to the language model, given those before."""
-    special = generator.language_model.config.tokens
-    first = special.end if special.start is None else special.start
-    begin = [] if first is None else [first]
+    """For each passage, which of its hidden words are the likeliest to the language model, given those before.
+
+    A passage begins where it does, without a sign, as the rows of training do; its first word is never hidden.
+    """
     found: list[list[bool]] = [[] for _ in rows]
-    ids = [[*begin, *passage.left] for passage in rows]
-    for numbers, tokens, _ in in_batches(ids, generator.language_model.device):
+    for numbers, tokens, _ in in_batches([passage.left for passage in rows], generator.language_model.device):
         best = generator.language_model(tokens).argmax(-1).cpu()  # padding stands where no token sees it
         for number, row_best in zip(numbers, best, strict=True):
             passage = rows[number]
-            found[number] = [
-                int(row_best[place + len(begin) - 1]) == passage.left[place] for _, _, place in passage.hidden
-            ]
+            found[number] = [int(row_best[place - 1]) == passage.left[place] for _, _, place in passage.hidden]
     return found
 
 

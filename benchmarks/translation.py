@@ -11,10 +11,8 @@ translation-RECIPE and peer-RECIPE, under benchmarks/results. To try things out 
 tries.py.
 """
 
-import argparse
 import json
 import math
-import statistics
 import sys
 import tempfile
 import time
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, say, write_results
+from quality import Run, measure, read_options
 from torch import Tensor, nn
 
 from regard.attention.encoding import Sinusoidal
@@ -118,8 +116,8 @@ class TorchTransformer(nn.Module):
         return embedded
 
 
-def train_ours(recipe: TranslationRecipe, device: str, keep: Path | None) -> dict[str, Any]:
-    """A run by the recipe, from files to scores; its folder is kept where asked."""
+def train_ours(recipe: TranslationRecipe, device: str, keep: Path | None) -> Run:
+    """A run by the recipe, its scores not rounded."""
     with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
         place = (keep or Path(folder)) / f"{recipe.name}-{recipe.train.seed}"
         begin = time.perf_counter()
@@ -137,7 +135,7 @@ def train_ours(recipe: TranslationRecipe, device: str, keep: Path | None) -> dic
     }
 
 
-def train_peer(recipe: TranslationRecipe, device: str) -> dict[str, Any]:
+def train_peer(recipe: TranslationRecipe, device: str) -> Run:
     """The same run with the peer's model."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, TrainingDisplay(recipe.train.steps) as display:
@@ -159,58 +157,18 @@ def train_peer(recipe: TranslationRecipe, device: str) -> dict[str, Any]:
     }
 
 
-def with_seed(recipe: TranslationRecipe, seed: int) -> TranslationRecipe:
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": seed})})
-
-
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds, and standard deviations where there are several."""
-    sets = runs[0]["scores"]
-    return {
-        "case": "summary",
-        "seeds": [run["seed"] for run in runs],
-        "bleu": {name: statistics.mean(run["scores"][name]["bleu"] for run in runs) for name in sets},
-        "chrf": {name: statistics.mean(run["scores"][name]["chrf"] for run in runs) for name in sets},
-        "spread": {
-            name: statistics.stdev(run["scores"][name]["bleu"] for run in runs) if len(runs) > 1 else None
-            for name in sets
-        },
-        "slowest_seconds": max(run["seconds"] for run in runs),
-    }
-
-
-def kept(name: str, seeds: list[int]) -> list[dict[str, Any]]:
-    """The runs with other seeds that were measured before."""
-    path = RESULTS / f"{name}.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.is_file() else []
-    return [case for case in before if "seed" in case and case["seed"] not in seeds]
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--keep", type=Path, help="a folder to keep the finished runs in")
+    parser, read = read_options(__doc__)
     parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer in place of ours")
-    parser.add_argument("--add", action="store_true", help="keep the seeds that the results already hold")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    recipe = read_translation(options.recipe, options.changes)
-    runs = []
-    for seed in options.seeds:
-        seeded = with_seed(recipe, seed)
-        who, found = (
-            ("torch.nn.Transformer", train_peer(seeded, options.device))
-            if options.peer
-            else ("ours", train_ours(seeded, options.device, options.keep))
-        )
-        runs.append(say({"case": who, "seed": seed, "changes": options.changes, **found}))
-    name = f"{'peer' if options.peer else 'translation'}-{options.recipe}"
-    if options.add:
-        runs = [*kept(name, options.seeds), *runs]
-    print(f"written: {write_results(name, [*runs, say(summary(runs))])}")
-    return 0
+    options = read()
+
+    def train_one(seed: int) -> Run:
+        recipe = read_translation(options.recipe, [*options.changes, f"train.seed={seed}"])
+        if options.peer:
+            return {"case": "torch.nn.Transformer", **train_peer(recipe, options.device)}
+        return train_ours(recipe, options.device, options.keep)
+
+    return measure(f"{'peer' if options.peer else 'translation'}-{options.recipe}", options, train_one)
 
 
 if __name__ == "__main__":
