@@ -277,6 +277,12 @@ def test_the_page_has_the_scores_of_the_peer() -> None:
     assert f"gave {run['scores']['test']['bleu']:.1f} BLEU and {run['scores']['test']['chrf']:.1f} chrF" in RESULTS
 
 
+def test_the_page_says_what_another_run_with_the_same_seed_gave() -> None:
+    (run,) = starting("again-tatoeba-en-fr", "ours")
+    score = run["scores"]["test"]
+    assert f"with the same seed and a later version gave {score['bleu']:.1f} and {score['chrf']:.1f};" in RESULTS
+
+
 def test_multi30k_is_above_what_was_published() -> None:
     (summary,) = starting("translation-multi30k-en-de", "summary")
     assert summary["bleu"]["test_2016"] > 41.02
