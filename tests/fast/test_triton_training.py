@@ -84,11 +84,13 @@ def test_what_any_bend_drops_gets_no_gradient(kind: str) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 3), (33, 130), (700, 5)])
 def test_columns_are_summed(shape: tuple[int, int]) -> None:
-    from regard.fast.triton_training import column_sums
+    from regard.fast.triton_products import column_sums
 
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(column_sums(x), x.sum(dim=0), atol=1e-4, rtol=1e-4)
     assert column_sums(x.half()).dtype == torch.float32
+    rounded = column_sums(x.bfloat16(), torch.bfloat16)
+    assert torch.equal(rounded, column_sums(x.bfloat16()).bfloat16())
 
 
 def test_a_product_has_its_gradients() -> None:
