@@ -22,8 +22,8 @@ from regard.task.recipe import MEASURES
 Run = dict[str, Any]
 
 
-def read_options(about: str | None) -> tuple[argparse.ArgumentParser, Callable[[], argparse.Namespace]]:
-    """A parser with what every such benchmark takes, and what reads the command line when all is added to it."""
+def command_line(about: str | None) -> argparse.ArgumentParser:
+    """What every such benchmark takes."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
@@ -34,7 +34,7 @@ def read_options(about: str | None) -> tuple[argparse.ArgumentParser, Callable[[
     parser.add_argument("--beside", type=int, default=0, help="how many other processes are at work on the device")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    return parser, parser.parse_args
+    return parser
 
 
 def measure(name: str, options: argparse.Namespace, train_one: Callable[[int], Run]) -> int:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from quality import Run, measure, read_options
+from quality import Run, command_line, measure
 
 from regard.cli.progress import TrainingDisplay
 from regard.task import Recipe, read_recipe, train
@@ -39,8 +39,7 @@ def train_once(recipe: Recipe, device: str, keep: Path | None) -> Run:
 
 
 def main() -> int:
-    _, read = read_options(__doc__)
-    options = read()
+    options = command_line(__doc__).parse_args()
 
     def train_one(seed: int) -> Run:
         recipe = read_recipe(options.recipe, [*options.changes, f"train.seed={seed}"])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quality import Run, measure, read_options
+from quality import Run, command_line, measure
 from torch import Tensor, nn
 
 from regard.attention.encoding import Sinusoidal
@@ -158,9 +158,9 @@ def train_peer(recipe: TranslationRecipe, device: str) -> Run:
 
 
 def main() -> int:
-    parser, read = read_options(__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--peer", action="store_true", help="train torch.nn.Transformer in place of ours")
-    options = read()
+    options = parser.parse_args()
 
     def train_one(seed: int) -> Run:
         recipe = read_translation(options.recipe, [*options.changes, f"train.seed={seed}"])
