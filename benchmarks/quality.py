@@ -10,7 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,13 @@ def summary(runs: list[Run]) -> Run:
     }
 
 
-def _in_turn(options: argparse.Namespace, train_one: Callable[[int], Run]) -> list[tuple[int, Run]]:
-    return [(seed, train_one(seed)) for seed in options.seeds]
+def _in_turn(options: argparse.Namespace, train_one: Callable[[int], Run]) -> Iterator[tuple[int, Run]]:
+    for seed in options.seeds:
+        yield seed, train_one(seed)
 
 
-def _side_by_side(options: argparse.Namespace) -> list[tuple[int, Run]]:
+def _side_by_side(options: argparse.Namespace) -> Iterator[tuple[int, Run]]:
     """Each seed in a process of its own, which runs this very command for that seed alone."""
-    found = []
     for first in range(0, len(options.seeds), options.together):
         seeds = options.seeds[first : first + options.together]
         running = {seed: subprocess.Popen(_command(seed), stdout=subprocess.PIPE, text=True) for seed in seeds}
@@ -86,8 +86,7 @@ def _side_by_side(options: argparse.Namespace) -> list[tuple[int, Run]]:
             output, _ = process.communicate()
             if process.returncode:
                 raise RuntimeError(f"The run with seed {seed} ended with code {process.returncode}.")
-            found.append((seed, json.loads(output.splitlines()[-1])))
-    return found
+            yield seed, json.loads(output.splitlines()[-1])
 
 
 def _command(seed: int) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import UserError
+from regard.files import write_text
 from regard.look.continuations import continuations
 from regard.look.trace import Trace
 from regard.look.wire import Side
@@ -45,7 +46,7 @@ def main() -> None:
         heads = rows_of(traces, asked.token)
         print_rows(heads, asked.token)
         if asked.json is not None:
-            asked.json.write_text(json.dumps(facts_of(traces, chances, asked.beginning, heads), ensure_ascii=False))
+            write_text(asked.json, json.dumps(facts_of(traces, chances, asked.beginning, heads), ensure_ascii=False))
     except UserError as error:
         sys.exit(f"animal.py: {error}")
 

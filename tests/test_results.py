@@ -232,6 +232,13 @@ def test_pieces_of_clothing_are_told_apart_by_94_in_a_hundred_within_five_minute
     assert f"ended within {summary['slowest_seconds'] / 60:.1f} minutes side by side" in page
 
 
+def test_the_page_says_how_long_tagging_takes_alone() -> None:
+    (alone,) = starting("alone-gum-tags", "ours")
+    (beside,) = starting("task-gum-tags", "summary")
+    assert alone["seconds"] < beside["slowest_seconds"]
+    assert f"`gum-tags` took {alone['seconds'] / 60:.1f} minutes in a run alone" in RESULTS
+
+
 def test_an_encoder_that_has_filled_gaps_tags_better_and_the_page_says_how_well() -> None:
     *runs, summary = cases("tags-from-brown-fill")
     assert all(run["changes"][0].startswith("init_from=") for run in runs)
@@ -470,6 +477,10 @@ def test_the_page_says_what_heads_cost_at_long_context() -> None:
     more = grouped["bytes_per_token"] / latent["bytes_per_token"]
     assert f"keep {more:.1f} times as much" in " ".join(RESULTS.split())
     assert latent["device_seconds_a_step"] < plain["device_seconds_a_step"] / 2
+    seconds = {(case["case"].partition(",")[0], case["length"]): case["device_seconds_a_step"] for case in found}
+    assert seconds["latent", 4096] > seconds["plain", 4096]
+    assert seconds["latent", 16_384] < seconds["plain", 16_384]
+    assert all(seconds["grouped", length] < seconds["latent", length] for length in (4096, 16_384, 32_768))
 
 
 def test_a_hundred_thousand_tokens_behind_a_window_take_no_more_memory_than_ten_thousand() -> None:
@@ -492,4 +503,6 @@ def test_the_page_says_what_it_looks_at_and_which_word_it_becomes() -> None:
         weights = [dict(each["row"])[word] for each in (one, other) for word in ("animal", "street")]
         figures = " | ".join(f"{weight:.2f}" for weight in weights)
         line = f"| {one['layer'] + 1} | {one['head'] + 1} | {figures} |"
+        if max(weights) >= 0.1:
+            assert (weights[0] > weights[1]) == (weights[2] > weights[3])  # none changes its mind
         assert (line in page) == (max(weights) >= 0.1)

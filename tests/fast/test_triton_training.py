@@ -89,7 +89,6 @@ def test_columns_are_summed(shape: tuple[int, int]) -> None:
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(column_sums(x), x.sum(dim=0), atol=1e-4, rtol=1e-4)
     assert column_sums(x.half()).dtype == torch.float32
-    assert torch.equal(column_sums(x.half(), torch.float16), column_sums(x.half()).half())
 
 
 def test_a_product_has_its_gradients() -> None:

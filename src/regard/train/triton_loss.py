@@ -18,9 +18,7 @@ from torch.nn import functional
 
 _BLOCK = 4096
 _WHOLE, _UNDER_WAY = 8192, 1056
-"""Where a row is judged and replaced: scores that a program takes at once, and programs, which was found by trying.
-
-A row of no more scores is read once and stays in registers."""
+"""Where a row is judged and replaced: scores that a program takes at once, and programs, which was found by trying."""
 _CELLS = 1 << 30
 """Scores held at once, where the product that makes them is part of the loss."""
 
@@ -154,7 +152,7 @@ class DeviceSums(torch.autograd.Function):
 @triton.jit(do_not_specialize=["rows"])
 def _judge(
     scores, words, real, totals, plains, rows, size, smoothing,
-    smoothed: tl.constexpr, whole: tl.constexpr, block: tl.constexpr,
+    smoothed: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """The loss of rows, and the gradient of their sum in the place of the scores."""
     log2e: tl.constexpr = 1.4426950408889634
@@ -166,47 +164,33 @@ def _judge(
         there = tl.load(real + row) != 0
         word = tl.load(words + row)
         mine = tl.load(start + word).to(tl.float32)
-        added = 0.0
-        if whole:  # the row stays in registers
-            held = tl.load(start + at, at < size, float("-inf"), eviction_policy="evict_first")
-            x = held.to(tl.float32)
-            top = tl.max(x, 0)
-            raised = tl.sum(tl.exp2(x * log2e - top * log2e), 0)
+        top = float("-inf")
+        raised = tl.zeros([block], tl.float32)
+        added = tl.zeros([block], tl.float32)
+        for first in range(0, size, block):
+            inside = at < size - first
+            x = tl.load(start + first + at, inside, float("-inf"), eviction_policy="evict_last").to(tl.float32)
+            higher = tl.maximum(top, tl.max(x, 0))
+            if higher > top:
+                raised = raised * tl.exp2((top - higher) * log2e)
+                top = higher
+            raised += tl.exp2(x * log2e - top * log2e)
             if smoothed:
-                added = tl.sum(tl.where(at < size, x, 0.0), 0)
-        else:
-            top = float("-inf")
-            parts = tl.zeros([block], tl.float32)
-            sums = tl.zeros([block], tl.float32)
-            for first in range(0, size, block):
-                inside = at < size - first
-                x = tl.load(start + first + at, inside, float("-inf"), eviction_policy="evict_last").to(tl.float32)
-                higher = tl.maximum(top, tl.max(x, 0))
-                if higher > top:
-                    parts = parts * tl.exp2((top - higher) * log2e)
-                    top = higher
-                parts += tl.exp2(x * log2e - top * log2e)
-                if smoothed:
-                    sums += tl.where(inside, x, 0.0)
-            raised, added = tl.sum(parts, 0), tl.sum(sums, 0)
-        normaliser = top + tl.log(raised)
+                added += tl.where(inside, x, 0.0)
+        normaliser = top + tl.log(tl.sum(raised, 0))
         plain = normaliser - mine
         loss = plain
         if smoothed:
-            loss += smoothing * (normaliser - added / size - plain)
+            loss += smoothing * (normaliser - tl.sum(added, 0) / size - plain)
         tl.store(totals + row, tl.where(there, loss, 0.0))
         tl.store(plains + row, tl.where(there, plain, 0.0))
         factor = tl.where(there, 1.0, 0.0)
         spread = factor * smoothing / size
-        if whole:
-            slopes = tl.exp2(held.to(tl.float32) * log2e - normaliser * log2e) * factor - spread
-            tl.store(start + at, slopes.to(scores.dtype.element_ty), at < size, eviction_policy="evict_first")
-        else:
-            for first in range(0, size, block):
-                inside = at < size - first
-                x = tl.load(start + first + at, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
-                slopes = (tl.exp2(x * log2e - normaliser * log2e) * factor - spread).to(scores.dtype.element_ty)
-                tl.store(start + first + at, slopes, inside, eviction_policy="evict_first")
+        for first in range(0, size, block):
+            inside = at < size - first
+            x = tl.load(start + first + at, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
+            slopes = (tl.exp2(x * log2e - normaliser * log2e) * factor - spread).to(scores.dtype.element_ty)
+            tl.store(start + first + at, slopes, inside, eviction_policy="evict_first")
         tl.debug_barrier()  # the word itself is written once more
         slope = (tl.exp2((mine - normaliser) * log2e) - 1.0 + smoothing) * factor - spread
         tl.store(start + word, slope.to(scores.dtype.element_ty))
@@ -231,7 +215,7 @@ class DeviceLateSums(torch.autograd.Function):
             scores = functional.linear(x[part], weight, bias)
             _judge[(min(len(scores), _UNDER_WAY),)](
                 scores, words[part], real[part], totals[part], plains[part], len(scores), size, smoothing,
-                smoothed=smoothing > 0, whole=size <= block, block=block, num_warps=max(8, block // 2048),
+                smoothed=smoothing > 0, block=block, num_warps=8,
             )  # fmt: skip
             torch.mm(scores, weight, out=x_slope[part])
             if weight_slope is None:
