@@ -89,6 +89,36 @@ def test_columns_are_summed(shape: tuple[int, int]) -> None:
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(column_sums(x), x.sum(dim=0), atol=1e-4, rtol=1e-4)
     assert column_sums(x.half()).dtype == torch.float32
+    rounded = column_sums(x.half(), torch.float16)
+    assert torch.equal(rounded, column_sums(x.half()).half())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (2, 5, 40), (2, 300, 17)])
+def test_what_several_programs_summed_is_added_up_and_rounded(shape: tuple[int, ...]) -> None:
+    from regard.fast.triton_products import added
+
+    sums = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(added(sums, torch.float32), sums.sum(dim=1), atol=1e-4, rtol=1e-4)
+    assert torch.equal(added(sums, torch.float16), added(sums, torch.float32).half())
+
+
+@pytest.mark.parametrize("biased", [(True, True, True), (False, False, False), (True, False, True)])
+def test_several_products_of_one_input_are_each_as_if_alone(biased: tuple[bool, ...]) -> None:
+    from regard.fast.triton_training import products
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 6).requires_grad_()
+    weights = [torch.randn(wide, 6).requires_grad_() for wide in (6, 3, 2)]
+    biases = [torch.randn(len(w)).requires_grad_() if has else None for w, has in zip(weights, biased, strict=True)]
+    parts = list(zip(weights, biases, strict=True))
+    leaves = [x, *weights, *(each for each in biases if each is not None)]
+    factors = [torch.randn(2, 5, len(weight)) for weight in weights]
+    mine, theirs = (
+        (*made, *torch.autograd.grad(sum((m * f).sum() for m, f in zip(made, factors, strict=True)), leaves))
+        for made in (products(x, *parts), [functional.linear(x, *part) for part in parts])
+    )
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_product_has_its_gradients() -> None:

@@ -31,17 +31,44 @@ def _columns(x, sums, rows, width, share, block_rows: tl.constexpr, block_column
     tl.store(sums + part * width + column, tl.sum(total, 0), column < width)
 
 
-def column_sums(x: Tensor) -> Tensor:
-    """The sum of each column, in float32, in an order that is always the same.  x: # (rows, width); gives (width,)"""
+@triton.jit(do_not_specialize=["parts"])
+def _add(sums, out, parts, width, block_parts: tl.constexpr, block_columns: tl.constexpr):
+    column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
+    start = tl.program_id(1) * parts * width
+    total = tl.zeros([block_parts, block_columns], tl.float32)
+    for first in range(0, parts, block_parts):
+        part = first + tl.arange(0, block_parts)
+        inside = (part < parts)[:, None] & (column < width)[None, :]
+        total += tl.load(sums + start + part[:, None] * width + column[None, :], inside, 0.0)
+    at = tl.program_id(1) * width + column
+    tl.store(out + at, tl.sum(total, 0).to(out.dtype.element_ty), column < width)
+
+
+def added(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """What several programs have summed, added up in a fixed order and rounded.
+
+    sums: # (tensors, parts, width), float32; gives (tensors, width)
+    """
+    tensors, parts, width = sums.shape
+    out = torch.empty(tensors, width, dtype=dtype, device=sums.device)
+    columns, block = 16, min(128, triton.next_power_of_2(parts))
+    _add[(triton.cdiv(width, columns), tensors)](
+        sums, out, parts, width, block_parts=block, block_columns=columns, num_warps=4
+    )
+    return out
+
+
+def column_sums(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The sum of each column, made in float32, always in the same order.  x: # (rows, width); gives (width,)"""
     rows, width = x.shape
     blocks = triton.cdiv(width, _COLUMNS)
     share = triton.cdiv(rows, max(1, _SUMMING // blocks))
     parts = triton.cdiv(rows, share)
-    sums = torch.empty(parts, width, dtype=torch.float32, device=x.device)
+    sums = torch.empty(1, parts, width, dtype=torch.float32, device=x.device)
     _columns[(blocks, parts)](
         x.contiguous(), sums, rows, width, share, block_rows=64, block_columns=_COLUMNS, num_warps=8
     )
-    return sums.sum(dim=0)
+    return added(sums, dtype)[0]
 
 
 class _Product(torch.autograd.Function):
@@ -60,7 +87,7 @@ class _Product(torch.autograd.Function):
         wanted = context.needs_input_grad
         back = (rows @ weight).view_as(x) if wanted[0] else None
         weight_slope = rows.T @ x.reshape(len(rows), -1) if wanted[1] else None
-        return back, weight_slope, column_sums(rows).to(slope.dtype) if wanted[2] else None
+        return back, weight_slope, column_sums(rows, slope.dtype) if wanted[2] else None
 
 
 class _Products(torch.autograd.Function):
@@ -68,9 +95,13 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, x: Tensor, *parts: Tensor | None) -> tuple[Tensor, ...]:
-        weights, biases = parts[::2], parts[1::2]
+        weights = [part for part in parts[::2] if part is not None]
+        biases = [part for part in parts[1::2] if part is not None]
         context.save_for_backward(x, *weights)
-        return tuple(functional.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+        if 0 < len(biases) < len(weights):
+            return tuple(functional.linear(x, *each) for each in zip(parts[::2], parts[1::2], strict=True))  # type: ignore[arg-type]
+        made = functional.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+        return tuple(made.split([len(weight) for weight in weights], dim=-1))
 
     @staticmethod
     @once_differentiable
@@ -84,7 +115,7 @@ class _Products(torch.autograd.Function):
             if context.needs_input_grad[0]:
                 back = rows @ weight if back is None else back.addmm_(rows, weight)
             found.append(rows.T @ flat)
-            found.append(column_sums(rows).to(rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
+            found.append(column_sums(rows, rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
         return None if back is None else back.view_as(x), *found
 
 

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.fast.triton_attention import LONGEST, Shape, attend_other, attend_self
 from regard.fast.triton_chance import Chance, stays
-from regard.fast.triton_products import product, products
+from regard.fast.triton_products import added, product, products
 
 __all__ = [
     "BENDS",
@@ -183,7 +183,7 @@ class _Join(torch.autograd.Function):
             dropped=bool(seeds), before=before, later=slope_x is not None, centred=centred, shifted=shifted,
             group=group, **_row_of(width),
         )  # fmt: skip
-        slopes = sums.sum(dim=1).to(weight.dtype)
+        slopes = added(sums, weight.dtype)
         return (
             back,
             change_back if joined else None,
