@@ -248,6 +248,36 @@ def test_an_encoder_that_has_filled_gaps_tags_better_and_the_page_says_how_well(
     assert said in " ".join(RESULTS.split())
 
 
+@pytest.mark.parametrize("recipe", ["gum-parse", "ptb-sample-parse"])
+def test_every_tree_is_whole_and_the_page_says_how_fast_they_are_written(recipe: str) -> None:
+    on_gpu, on_cpu = (cases(f"parsing-{recipe}-{device}") for device in ("cuda", "cpu"))
+    assert {case["case"] for case in on_gpu} == {"test", "valid", "train", "drawn by chance", "odd"}
+    assert all(case["share"] == 1 and case["sentences"] > 10 for case in [*on_gpu, *on_cpu])
+    test, test_on_cpu = on_gpu[0], on_cpu[0]
+    assert test["case"] == test_on_cpu["case"] == "test"
+    speeds = [f"{case['sentences_a_second']:.0f}" for case in (test, test_on_cpu)]
+    page = " ".join(RESULTS.split())
+    said = {
+        "gum-parse": f"{speeds[0]} sentences of its test part a second on one H200 and {speeds[1]} on two CPU cores",
+        "ptb-sample-parse": f"`ptb-sample-parse`, whose sentences are longer, {speeds[0]} and {speeds[1]}.",
+    }
+    assert said[recipe] in page
+    *runs, _ = cases(f"task-{recipe}")
+    assert all(run["scores"]["test"]["failed"] == 0 for run in runs)
+    assert all(f"{run['parameters'] / 1e6:.1f} million parameters" in page for run in runs)
+
+
+def test_a_small_gpt2_was_stopped_went_on_and_learned() -> None:
+    (case,) = cases("gpt2")
+    losses = {int(step): loss for step, loss in case["losses"].items()}
+    assert case["stopped_at"] < case["ended_at"] == max(losses) == 100
+    assert list(losses) == sorted(losses)
+    assert case["sample"].startswith("The jury said ")
+    page = " ".join(RESULTS.split())
+    assert f"{case['tokens_per_second']:,.0f} tokens a second by the loop's own account" in page
+    assert f"falls from {losses[5]:.2f} over the first 5 steps to {losses[100]:.2f} over the last" in page
+
+
 def test_shakespeare_on_a_cpu_is_below_what_was_published() -> None:
     (summary,) = starting("task-shakespeare-cpu", "summary")
     assert len(summary["seeds"]) == 3
