@@ -11,7 +11,8 @@ pytest.importorskip("numba")
 
 from regard import UserError
 from regard.attention import HeadsConfig
-from regard.attention.position import LearnedConfig, RotaryConfig, SinusoidalConfig
+from regard.attention.position import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
+from regard.attention.rotary import DynamicScaling, YarnScaling
 from regard.decode import DecodeConfig, Engine, Request, Wish, search_all, search_batch
 from regard.decode.beam import Beams
 from regard.decode.best import best_tokens
@@ -67,7 +68,10 @@ KINDS = {
         feed_forward=FeedForwardConfig(hidden=40, bias=False),
         norm=NormConfig(bias=False),
     ),
+    "rms norm": stack(norm=NormConfig(kind="rms")),
+    "rms norm behind": stack(norm=NormConfig(kind="rms"), order="post"),
     "gelu": stack(feed_forward=FeedForwardConfig(hidden=48, activation="gelu")),
+    "gelu, rms norm": stack(norm=NormConfig(kind="rms"), feed_forward=FeedForwardConfig(hidden=48, activation="gelu")),
     "gated": stack(feed_forward=FeedForwardConfig(hidden=48, activation="swiglu")),
 }
 
@@ -88,11 +92,21 @@ def test_steps_give_the_same_logits(kind: StackConfig) -> None:
             token = torch.randint(3, SIZE, token.shape)
 
 
-@pytest.mark.parametrize(
-    "position", [SinusoidalConfig(), SinusoidalConfig(layout="halves"), LearnedConfig(limit=40)], ids=str
-)
-def test_positions_are_the_same(position: Any) -> None:
-    model = translator(position=position)
+POSITIONS: dict[str, Any] = {
+    "sinusoidal": SinusoidalConfig(),
+    "halves": SinusoidalConfig(layout="halves"),
+    "learned": LearnedConfig(limit=40),
+    "rotary": RotaryConfig(),
+    "scaled rotary": RotaryConfig(scaling=YarnScaling(factor=4.0, trained=16)),
+    "none": NoPositionConfig(),
+}
+
+
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS.keys())
+@pytest.mark.parametrize("kind", ["pre-norm", "two key heads", "gated"])
+def test_positions_are_the_same(position: Any, kind: str) -> None:
+    model = translator(KINDS[kind], position=position)
+    assert (Swift(model).reader is None) == (kind == "gated")
     check_logits(model, [[5, 6, 7], [8]], 20)
 
 
@@ -114,6 +128,8 @@ READERS: dict[str, dict[str, Any]] = {
     "an output of its own": {"tie": False},
     "post-norm": {"kind": stack(order="post")},
     "two key heads": {"kind": stack(HeadsConfig(heads=4, key_heads=2))},
+    "rotary positions": {"position": RotaryConfig()},
+    "rms norm": {"kind": stack(norm=NormConfig(kind="rms"))},
 }
 
 
@@ -159,8 +175,11 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 @pytest.mark.parametrize("prompts", [[[5]], [[5, 6, 7, 8], [9], []]], ids=["one", "ragged"])
 def test_a_language_model_goes_on_with_its_prompts(prompts: list[list[int]]) -> None:
     torch.manual_seed(1)
-    config = LanguageModelConfig(vocabulary=SIZE, width=32, decoder=stack(), tokens=TOKENS, output_bias=True)
-    check_logits(lively(config.build()), prompts, 10)
+    for position in (SinusoidalConfig(), RotaryConfig()):
+        config = LanguageModelConfig(
+            vocabulary=SIZE, width=32, decoder=stack(), tokens=TOKENS, output_bias=True, position=position
+        )
+        check_logits(lively(config.build()), prompts, 10)
 
 
 def test_rows_may_be_moved_in_every_way() -> None:
@@ -366,10 +385,10 @@ def test_a_single_row_is_no_exception(kind: StackConfig) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"position": RotaryConfig()}, "positions must be added"),
+        ({"position": SinusoidalConfig(join="concatenate", features=8), "tie": False}, "positions must be added"),
+        ({"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, trained=8))}, "angles of positions"),
         ({"kind": stack(HeadsConfig(heads=4, similarity="cosine"))}, "scaled dot products"),
         ({"kind": stack(HeadsConfig(heads=4, pattern="sliding(3)"))}, "every earlier token"),
-        ({"kind": stack(norm=NormConfig(kind="rms"))}, "layer normalisation"),
         ({"kind": stack(order="none")}, "residual"),
     ],
 )

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("numba")
 
 from regard import UserError
-from regard.attention.position import RotaryConfig
+from regard.attention.position import SinusoidalConfig
 from regard.fast.swift import Swift
 from regard.model import EncoderDecoder, EncoderDecoderConfig, FeedForwardConfig, StackConfig, TokensConfig
 from regard.task import forms as module
@@ -43,7 +43,7 @@ def test_one_may_choose(compiled: bool) -> None:
 
 
 def test_a_model_without_a_fast_form_is_searched_as_it_is(compiled: bool) -> None:
-    forms = Forms(model(position=RotaryConfig()))
+    forms = Forms(model(position=SinusoidalConfig(join="concatenate", features=8), tie=False))
     forms.compile = True
     assert not forms.pays_to_compile(10**6)
     assert forms.worker(10**6) is forms.model
@@ -65,7 +65,7 @@ def test_what_cannot_be_had_is_refused_with_the_reason() -> None:
     forms.precision, forms.compile = "int8", False
     with pytest.raises(UserError, match="needs compiled kernels"):
         forms.worker(1)
-    odd = Forms(model(position=RotaryConfig()))
+    odd = Forms(model(position=SinusoidalConfig(join="concatenate", features=8), tie=False))
     odd.precision = "int8"
     with pytest.raises(UserError, match=r"int8 cannot be had: .*positions"):
         odd.worker(1)

@@ -34,21 +34,26 @@ _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.flo
 
 @compiled
 def embed(tokens: Any, lengths: Any, table: Any, codes: Any, factor: Any, x: Any) -> None:
-    """Word vectors at their positions.  tokens, lengths: # (rows,), int64; codes: # (positions, width)"""
+    """Word vectors at their positions.  tokens, lengths: # (rows,), int64; codes: # (positions, width), or none"""
     for row in range(x.shape[0]):
-        word, code = table[tokens[row]], codes[lengths[row]]
+        word = table[tokens[row]]
         for i in range(x.shape[1]):
-            x[row, i] = word[i] * factor + code[i]
+            x[row, i] = word[i] * factor
+        if codes.shape[0]:
+            code = codes[lengths[row]]
+            for i in range(x.shape[1]):
+                x[row, i] += code[i]
 
 
 @compiled
-def normalise(x: Any, weight: Any, bias: Any, epsilon: Any, out: Any) -> None:
-    """Layer normalisation.  x, out: # (rows, width)"""
+def normalise(x: Any, weight: Any, bias: Any, epsilon: Any, centred: Any, out: Any) -> None:
+    """Layer normalisation where rows are `centred`, else by their root mean square.  x, out: # (rows, width)"""
     width = x.shape[1]
     for row in range(x.shape[0]):
         total = _ZERO
-        for i in range(width):
-            total += x[row, i]
+        if centred:
+            for i in range(width):
+                total += x[row, i]
         mean = total / np.float32(width)
         square = _ZERO
         for i in range(width):
@@ -57,6 +62,24 @@ def normalise(x: Any, weight: Any, bias: Any, epsilon: Any, out: Any) -> None:
         scale = _ONE / np.sqrt(square / np.float32(width) + epsilon)
         for i in range(width):
             out[row, i] = (x[row, i] - mean) * scale * weight[i] + bias[i]
+
+
+@compiled
+def turn(made: Any, positions: Any, turns: Any, width: Any) -> None:
+    """Turn each pair of numbers in queries and keys by the angle that its row's position has for it.
+
+    made: # (rows, query + key + value width), queries `width` wide; positions: # (rows,), int64
+    turns: # (positions, 2, half a head's width), cosine and sine
+    """
+    half = turns.shape[2]
+    narrow = (made.shape[1] - width) // 2
+    for row in range(made.shape[0]):
+        cosine, sine = turns[positions[row], 0], turns[positions[row], 1]
+        for first in range(0, width + narrow, 2 * half):
+            for i in range(half):
+                one, other = made[row, first + i], made[row, first + half + i]
+                made[row, first + i] = one * cosine[i] - other * sine[i]
+                made[row, first + half + i] = other * cosine[i] + one * sine[i]
 
 
 @compiled

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Cache
-from regard.attention.encoding import Added
+from regard.attention.encoding import Added, Position
 from regard.attention.heads import Heads, SelfAttention
 from regard.attention.pattern import Causal, Full, Pattern
 from regard.errors import UserError
@@ -31,6 +31,7 @@ from regard.fast.swift_cache import Floats, SwiftCache
 from regard.fast.swift_products import PRODUCTS, Projection, floats, with_fast_products
 from regard.fast.swift_ways import ByParts, InOne, Reading, Words, are_alike, layers_of
 from regard.model.block import Block, NoResidual, PreNorm
+from regard.model.embedding import Input
 from regard.model.encoder_decoder import EncoderDecoder
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.writer import Writer
@@ -59,8 +60,8 @@ def why_not(model: Any) -> str | None:
     weight = model.vocabulary.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return f"it is for float32 on a CPU, and this model is {weight.dtype} on {weight.device}"
-    if not isinstance(model.input.position, Added) or not isinstance(model.input.norm, nn.Identity):
-        return "positions must be added to word vectors and those not normalised"
+    if not _is_known_entry(model.input):
+        return "positions must be added to word vectors or turn queries and keys, and word vectors not be normalised"
     if model.vocabulary.weight.shape[0] < 64:
         return "the vocabulary is smaller than 64"
     return next((reason for block in model.decoder.blocks if (reason := _odd_block(block))), None)
@@ -76,7 +77,7 @@ class Swift(Generic[AnyWriter]):
         if precision not in PRODUCTS:
             raise UserError(f"The fast form of a model is in {' or '.join(PRODUCTS)}; {precision!r} was asked for.")
         self.model, self.precision, self.config = model, precision, model.config
-        self.layers, self.words = layers_of(model.decoder), Words(model.vocabulary, model.input)
+        self.layers, self.words = layers_of(model.decoder), Words(model.vocabulary, model.input, model.decoder)
         scored = model.vocabulary if model.output is None else model.output
         way = InOne if are_alike(self.layers) else ByParts
         self.way: InOne | ByParts = way(
@@ -103,8 +104,8 @@ class Swift(Generic[AnyWriter]):
         extent = cache.extent
         if extent == cache.capacity:
             raise UserError(f"The cache has room for {cache.capacity} positions and {extent + 1} are needed.")
-        codes = self.words.codes(extent + 1, cache.capacity)
-        logits = self.way.step(tokens[:, 0], cache, self.words, codes)
+        places = self.words.places(extent + 1, cache.capacity)
+        logits = self.way.step(tokens[:, 0], cache, self.words, places)
         cache.lengths += 1
         return logits[:, None], cache
 
@@ -168,12 +169,17 @@ def _is_read_in_one(model: Writer) -> TypeGuard[EncoderDecoder]:
     """Whether the compiled reader knows all parts of an encoder."""
     if not isinstance(model, EncoderDecoder) or model.config.tokens.start is None or model.config.tokens.end is None:
         return False
-    entry = model.source_input
-    if not isinstance(entry.position, Added) or not isinstance(entry.norm, nn.Identity):
+    if not _is_known_entry(model.source_input):
         return False
     if any(_odd_block(block, (Full(), Full() & Full())) for block in model.encoder.blocks):
         return False
     return are_alike(layers_of(model.encoder))
+
+
+def _is_known_entry(entry: Input) -> bool:
+    """Whether words become vectors as the kernels do it."""
+    known = isinstance(entry.position, Added) or type(entry.position) is Position
+    return known and isinstance(entry.norm, nn.Identity)
 
 
 _EARLIER = (Causal(), Causal() & Full(), Full() & Causal())
@@ -185,8 +191,8 @@ def _odd_block(block: nn.Module, patterns: Sequence[Pattern] = _EARLIER) -> str 
     for name, sublayer in block.items():
         if not isinstance(sublayer, PreNorm) or isinstance(sublayer, NoResidual):
             return "a layer has no residual sum"
-        if not isinstance(sublayer.norm, nn.LayerNorm):
-            return "norms must be layer normalisation"
+        if not isinstance(sublayer.norm, nn.LayerNorm | nn.RMSNorm):
+            return "norms must be layer normalisation or RMS"
         function = sublayer.function
         if name == "feed_forward":
             if type(function) not in (FeedForward, GatedFeedForward):
@@ -204,8 +210,8 @@ def _odd_heads(function: nn.Module, patterns: Sequence[Pattern]) -> str | None:
     if function.sizes.heads * function.sizes.head_width != function.output.out_features:
         return "heads must make up the model's width"
     if isinstance(function, SelfAttention):
-        if function.rotary is not None:
-            return "rotary positions are not among its kernels"
+        if function.rotary is not None and not function.rotary.fixed:
+            return "angles of positions must not change while a text grows"
         if function.pattern not in patterns:
             return "every earlier token must be seen"
     return None

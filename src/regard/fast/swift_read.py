@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.fast.kernels import compiled, embed, normalise, softmax
+from regard.fast.kernels import compiled, embed, normalise, softmax, turn
 from regard.fast.swift_tiles import COLUMNS, multiply, multiply_floats
 
 
@@ -19,14 +19,16 @@ def read_sources(
     starts: Any,
     table: Any,
     codes: Any,
+    turns: Any,
     factor: Any,
     heads: Any,
     scale: Any,
     before: Any,
+    centred: Any,
     norms: Any,
     epsilon: Any,
-    products: Any,
     last: Any,
+    products: Any,
     sizes: Any,
     remembered: Any,
     first: Any,
@@ -35,8 +37,8 @@ def read_sources(
     """Keys and values that the layers of a decoder look at.
 
     tokens, positions: # (tokens of all sources,), int64; starts: # (sources + 1,), where each begins and ends, int64
-    table: # (vocabulary, width); codes: # (positions, width)
-    norms: # (layers, 3, 2, width), the second of each three unused; before, last: as in a step
+    table: # (vocabulary, width); codes, turns: what positions add or turn, as in a step
+    norms: # (layers, 3, 2, width), the second of each three unused; before, centred, last: as in a step
     sizes: numbers in query, key and value, and in the wide middle of a feed-forward
     products: what each sublayer's projections multiply with; remembered: what makes keys and values for the decoder, of
     each of its layers or once for all
@@ -53,10 +55,12 @@ def read_sources(
             weight, bias = norms[layer, part, 0], norms[layer, part, 1]
             source = x
             if before:
-                normalise(x, weight, bias, epsilon, normed)
+                normalise(x, weight, bias, epsilon, centred, normed)
                 source = normed
             if part == 0:
                 multiply(source, w_made, layer, made, False, False)
+                if turns.shape[0]:
+                    turn(made, positions, turns, width)
                 for number in range(starts.shape[0] - 1):
                     attend_source(made, starts[number], starts[number + 1], heads, scale, mixed)
                 multiply(mixed, w_out, layer, x, True, False)
@@ -64,9 +68,9 @@ def read_sources(
                 multiply(source, w_wide, layer, hidden, False, True)
                 multiply(hidden, w_narrow, layer, x, True, False)
             if not before:
-                normalise(x, weight, bias, epsilon, x)
+                normalise(x, weight, bias, epsilon, centred, x)
     if last.shape[0]:
-        normalise(x, last[0], last[1], epsilon, x)
+        normalise(x, last[0], last[1], epsilon, centred, x)
     for layer in range(memory.shape[1]):
         if layer < remembered[-1].shape[0]:
             multiply(x, remembered, layer, pairs, False, False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from regard.model.encoder_decoder import EncoderDecoder
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.stack import Stack
 
+Norm = nn.LayerNorm | nn.RMSNorm
 _AT_ONCE = 128
 """Tokens of sources that are read at once."""
 
@@ -52,29 +53,44 @@ class Layer:
         parts = [past, block["cross"] if self.reads else past, wide]
         self.before = not isinstance(past, PostNorm)
         self.norms = np.stack([norm_weights(_norm(part)) for part in parts])
-        self.epsilon = np.float32(_norm(past).eps)
+        self.centred, self.epsilon = isinstance(past.norm, nn.LayerNorm), _epsilon(_norm(past))
 
     @property
     def sizes(self) -> Sizes:
         return Sizes(self.norms.shape[2], len(self.made.bias), len(self.widen.bias), self.heads)
 
 
+class Places(NamedTuple):
+    """What positions do: codes that are added to word vectors, and cosine and sine by which heads are turned, if any.
+
+    codes: # (positions, width); turns: # (positions, 2, half a head's width)
+    """
+
+    codes: Floats
+    turns: Floats
+
+
 class Words:
-    """Word vectors, and what is added to them at each position."""
+    """Word vectors, and what positions make of them."""
 
-    def __init__(self, vocabulary: Vocabulary, entry: Input) -> None:
-        assert isinstance(entry.position, Added)
+    def __init__(self, vocabulary: Vocabulary, entry: Input, stack: Stack) -> None:
         self.table, self.factor, self.position = floats(vocabulary.weight), np.float32(entry.factor), entry.position
-        self._codes = np.zeros((0, self.table.shape[1]), np.float32)
+        self.rotary = next((attention.rotary for attention in stack.attention()), None)
+        self._places = Places(np.zeros((0, self.table.shape[1]), np.float32), np.zeros((0, 2, 0), np.float32))
 
-    def codes(self, count: int, expected: int) -> Floats:
-        """Codes of so many positions or more. Learned ones end somewhere, and say so.  # (positions, width)"""
-        codes = self._codes  # another thread may put shorter ones there
-        if len(codes) < count:
+    def places(self, count: int, expected: int) -> Places:
+        """Those of so many positions or more. Learned ones end somewhere, and say so."""
+        places = self._places  # another thread may put shorter ones there
+        if max(map(len, places)) < count and (self.rotary is not None or isinstance(self.position, Added)):
             known = getattr(self.position, "limit", None) or expected
-            last = max(count, min(known, expected))
-            self._codes = codes = floats(self.position.encode(torch.arange(last)))
-        return codes
+            numbers = torch.arange(max(count, min(known, expected)))
+            codes, turns = places
+            if isinstance(self.position, Added):
+                codes = floats(self.position.encode(numbers))
+            if self.rotary is not None:
+                turns = floats(torch.stack(self.rotary.rotation(numbers, len(numbers)), dim=1))
+            self._places = places = Places(codes, turns)
+        return places
 
 
 class Reading:
@@ -85,7 +101,7 @@ class Reading:
 
         self.read_sources, self.tokens = read_sources, model.config.tokens
         layers = layers_of(model.encoder)
-        self.words = Words(model.source_vocabulary or model.vocabulary, model.source_input)
+        self.words = Words(model.source_vocabulary or model.vocabulary, model.source_input, model.encoder)
         self.products = stack_all(layers, ("made", "past_out", "widen", "narrow"), precision)
         self.sizes = layers[0].sizes.made, layers[0].sizes.hidden
         self.attention, self.norms = (layers[0].heads, layers[0].scale), stacked_norms(layers, model.encoder.norm)
@@ -102,7 +118,7 @@ class Reading:
         assert start is not None
         lengths = np.array([len(source) + 1 for source in sources])
         longest = int(lengths.max())
-        codes = self.words.codes(longest, longest)
+        places = self.words.places(longest, longest)
         cache = SwiftCache(self.layers, len(sources), capacity, self.key_width)
         cache.memory = np.zeros((2, self.layers, len(sources), longest, self.key_width), np.float32)
         cache.memory_lengths, cache.origin[:] = lengths, np.arange(len(sources))
@@ -115,12 +131,11 @@ class Reading:
                 np.concatenate([np.arange(length) for length in lengths[first:last]]),
                 np.concatenate(([0], lengths[first:last].cumsum())),
                 self.words.table,
-                codes,
+                *places,
                 self.words.factor,
                 *self.attention,
-                *self.norms[:3],
+                *self.norms,
                 self.products,
-                self.norms[3],
                 self.sizes,
                 self.remembered,
                 first,
@@ -152,7 +167,7 @@ class InOne:
         self.products = (*stack_all(layers, places, precision), stack([scores], precision))
         self.attention, self.norms = (layers[0].heads, layers[0].scale), stacked_norms(layers, last)
 
-    def step(self, tokens: Tensor, cache: SwiftCache, words: Words, codes: Floats) -> Tensor:
+    def step(self, tokens: Tensor, cache: SwiftCache, words: Words, places: Places) -> Tensor:
         """Logits for the word after each new token.  tokens: # (rows,); gives (rows, vocabulary)"""
         desk = cache.desk(self.sizes)
         logits = torch.empty(cache.rows, self.vocabulary)
@@ -160,7 +175,7 @@ class InOne:
             tokens.numpy(),
             cache.lengths,
             words.table,
-            codes,
+            *places,
             words.factor,
             cache.keys,
             cache.values,
@@ -169,9 +184,8 @@ class InOne:
             cache.memory[1],
             cache.memory_lengths,
             *self.attention,
-            *self.norms[:3],
+            *self.norms,
             self.products,
-            self.norms[3],
             desk.room,
             desk.weights,
             logits.numpy(),
@@ -195,22 +209,24 @@ class ByParts:
         self.kernels, self.sizes = kernels, layers[0].sizes
         self.layers = [_Parts(layer, product) for layer in layers]
         self.scores = product(scores)
-        self.last = norm_weights(last) if isinstance(last, nn.LayerNorm) else None
+        self.last = norm_weights(last) if isinstance(last, nn.LayerNorm | nn.RMSNorm) else None
 
-    def step(self, tokens: Tensor, cache: SwiftCache, words: Words, codes: Floats) -> Tensor:
+    def step(self, tokens: Tensor, cache: SwiftCache, words: Words, places: Places) -> Tensor:
         """Logits for the word after each new token.  tokens: # (rows,); gives (rows, vocabulary)"""
         kernels, desk, heads = self.kernels, cache.desk(self.sizes), self.sizes.heads
-        kernels.embed(tokens.numpy(), cache.lengths, words.table, codes, words.factor, desk.x_array)
-        x, before, epsilon = desk.x, self.layers[0].layer.before, self.layers[0].layer.epsilon
+        kernels.embed(tokens.numpy(), cache.lengths, words.table, places.codes, words.factor, desk.x_array)
+        x, first = desk.x, self.layers[0].layer
         for number, parts in enumerate(self.layers):
             norms, scale = parts.layer.norms, parts.layer.scale
             for part in range(3):
                 if part == 1 and not parts.layer.reads:
                     continue
                 weight, bias = norms[part]
-                source = self._normed(x, weight, bias, epsilon, desk) if before else x
+                source = self._normed(x, weight, bias, desk) if first.before else x
                 if part == 0:
                     made, kept = parts.made(source).numpy(), (cache.keys[number], cache.values[number])
+                    if len(places.turns):
+                        kernels.turn(made, cache.lengths, places.turns, x.shape[1])
                     kernels.attend_past(
                         made, *kept, cache.origin, cache.lengths, heads, scale, desk.weights, desk.mixed_array
                     )
@@ -223,9 +239,9 @@ class ByParts:
                     x = parts.memory_out(desk.mixed, x)
                 else:
                     x = parts.narrow(parts.hidden(source), x)
-                if not before:
-                    kernels.normalise(x.numpy(), weight, bias, epsilon, x.numpy())
-        return self.scores(x if self.last is None else self._normed(x, self.last[0], self.last[1], epsilon, desk))
+                if not first.before:
+                    kernels.normalise(x.numpy(), weight, bias, first.epsilon, first.centred, x.numpy())
+        return self.scores(x if self.last is None else self._normed(x, self.last[0], self.last[1], desk))
 
     def scoring(self, scores: Projection, precision: str) -> ByParts:
         """The same with other words to score."""
@@ -233,8 +249,9 @@ class ByParts:
         twin.scores = PRODUCTS[precision](scores)
         return twin
 
-    def _normed(self, x: Tensor, weight: Floats, bias: Floats, epsilon: Any, desk: Desk) -> Tensor:
-        self.kernels.normalise(x.numpy(), weight, bias, epsilon, desk.normed_array)
+    def _normed(self, x: Tensor, weight: Floats, bias: Floats, desk: Desk) -> Tensor:
+        first = self.layers[0].layer
+        self.kernels.normalise(x.numpy(), weight, bias, first.epsilon, first.centred, desk.normed_array)
         return desk.normed
 
 
@@ -270,19 +287,26 @@ def stack_all(layers: Sequence[Layer], places: Sequence[str], precision: str) ->
 
 
 def stacked_norms(layers: Sequence[Layer], last: nn.Module) -> tuple[Any, ...]:
-    """Whether norms stand before, their weights in all layers, epsilon, and the one behind the last layer if any."""
+    """Whether norms stand before and whether they take the mean away, their weights in all layers, epsilon, and the
+    weights of the one behind the last layer if any."""
     first, norms = layers[0], np.stack([layer.norms for layer in layers])
-    behind = norm_weights(last) if isinstance(last, nn.LayerNorm) else np.zeros((0, norms.shape[3]), np.float32)
-    return first.before, norms, first.epsilon, behind
+    behind = np.zeros((0, norms.shape[3]), np.float32)
+    if isinstance(last, nn.LayerNorm | nn.RMSNorm):
+        behind = norm_weights(last)
+    return first.before, first.centred, norms, first.epsilon, behind
 
 
-def norm_weights(norm: nn.LayerNorm) -> Floats:
+def norm_weights(norm: Norm) -> Floats:
     """Weight and bias of a norm.  # (2, width)"""
-    weight = floats(norm.weight)
-    return np.stack((weight, np.zeros_like(weight) if norm.bias is None else floats(norm.bias)))
+    weight, bias = floats(norm.weight), getattr(norm, "bias", None)
+    return np.stack((weight, np.zeros_like(weight) if bias is None else floats(bias)))
 
 
-def _norm(sublayer: nn.Module) -> nn.LayerNorm:
+def _norm(sublayer: nn.Module) -> Norm:
     assert isinstance(sublayer, PreNorm)
-    assert isinstance(sublayer.norm, nn.LayerNorm)
+    assert isinstance(sublayer.norm, nn.LayerNorm | nn.RMSNorm)
     return sublayer.norm
+
+
+def _epsilon(norm: Norm) -> np.float32:
+    return np.float32(torch.finfo(torch.float32).eps if norm.eps is None else norm.eps)
