@@ -82,11 +82,15 @@ def _side_by_side(options: argparse.Namespace) -> Iterator[tuple[int, Run]]:
     for first in range(0, len(options.seeds), options.together):
         seeds = options.seeds[first : first + options.together]
         running = {seed: subprocess.Popen(_command(seed), stdout=subprocess.PIPE, text=True) for seed in seeds}
-        for seed, process in running.items():
-            output, _ = process.communicate()
-            if process.returncode:
-                raise RuntimeError(f"The run with seed {seed} ended with code {process.returncode}.")
-            yield seed, json.loads(output.splitlines()[-1])
+        try:
+            for seed, process in running.items():
+                output, _ = process.communicate()
+                if process.returncode:
+                    raise RuntimeError(f"The run with seed {seed} ended with code {process.returncode}.")
+                yield seed, json.loads(output.splitlines()[-1])
+        finally:  # where one failed, nobody waits for the others
+            for process in running.values():
+                process.terminate()
 
 
 def _command(seed: int) -> list[str]:
