@@ -40,8 +40,8 @@ def time_in_blocks(functions: Sequence[Callable[[], object]], rounds: int = 4, s
     """Seconds of a call, sampled over a few calls at a time, function after function, round after round.
 
     For work that heats a GPU: in its block every function first runs untimed until the clocks have settled on it, so
-    that a short one does not pay for the heat of a long one before it. Calls of a sample follow each other without
-    waiting for the device, as steps of training do.
+    that a short one does not pay for the heat of a long one before it. Calls of a sample follow another and each other
+    without waiting for the device, as steps of training do.
     """
     seconds: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
@@ -88,6 +88,8 @@ def _seconds(function: Callable[[], object], calls: int = 1) -> float:
             function()
         return (time.perf_counter() - begin) / calls
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if calls > 1:
+        function()  # so that the device is at work already when the first of them comes
     first.record()
     for _ in range(calls):
         function()
