@@ -395,6 +395,16 @@ def test_prompts_of_any_length_are_continued_as_ours_are(
         assert their.steps == pytest.approx(own.steps, abs=1e-3)
 
 
+def test_without_a_start_token_an_empty_prompt_begins_where_ours_does(tmp_path: Path) -> None:
+    place = save_random_writer(tmp_path / "writer", start=False)
+    own = load_generator(place)
+    first, second = (
+        [one.tokens for (one,) in each.generate_all(PROMPTS, limit=15, decode=GREEDY)]
+        for each in (own, CTranslate2Generator(own, place))
+    )
+    assert second == first
+
+
 def test_a_continuation_that_ends_is_known_to_have_ended(folder: Path, tmp_path: Path) -> None:
     loaded = load(folder)
     assert isinstance(loaded.model, LanguageModel)

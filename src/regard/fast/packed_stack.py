@@ -25,6 +25,7 @@ from regard.fast.packed_training import (
     product,
 )
 from regard.fast.swift_training import Layer, joined, layers_of, seen_by
+from regard.fast.twin import twin_of
 from regard.model.embedding import Input
 from regard.model.feed_forward import FeedForward, GatedFeedForward
 from regard.model.stack import Stack, recomputed_pair
@@ -40,9 +41,7 @@ class PackedStack(Stack):
 
     @classmethod
     def of(cls, stack: Stack, *, skips_padding: bool) -> PackedStack:
-        made = cls.__new__(cls)
-        made.__dict__.update(stack.__dict__)
-        made._modules = dict(stack._modules)
+        made = twin_of(cls, stack)
         made.skips_padding = skips_padding
         return made
 
@@ -82,13 +81,6 @@ class PackedStack(Stack):
 
 class DroppedInput(Input):
     """The way in, with dropout from a hash."""
-
-    @classmethod
-    def of(cls, given: Input) -> DroppedInput:
-        made = cls.__new__(cls)
-        made.__dict__.update(given.__dict__)
-        made._modules = dict(given._modules)
-        return made
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         if x.dtype != torch.float32 or x.device.type != "cpu":

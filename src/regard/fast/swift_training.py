@@ -12,7 +12,6 @@ drawn again from the same seed, in a recorded pass too.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -25,6 +24,7 @@ from regard.attention import Causal, Context, Full, LayerState, Lengths
 from regard.attention.cache import KeyValue
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention, split_heads
 from regard.fast import triton_switch
+from regard.fast.twin import twin_of
 from regard.fast.unscored import LateVocabulary
 from regard.model.block import Block, NoResidual, PostNorm, PreNorm
 from regard.model.embedding import Input, Vocabulary
@@ -44,12 +44,11 @@ def for_training(model: AnyModel, *, late: bool = False, recompute: bool = False
     parts = {name: part for name, part in model.named_children() if isinstance(part, Stack) and why_not(part) is None}
     if not parts and not recompute:
         return model
-    twin = copy.copy(model)
-    twin._modules = dict(model._modules)
+    twin = twin_of(type(model), model)
     if any(_is_packed(part) for part in parts.values()):
         _pack(twin, parts, late)
     else:
-        twin._modules.update({name: FusedStack.of(part) for name, part in parts.items()})
+        twin._modules.update({name: twin_of(FusedStack, part) for name, part in parts.items()})
     if late and "decoder" in parts:
         _score_late(twin)
     if recompute:
@@ -67,7 +66,7 @@ def _pack(twin: nn.Module, parts: dict[str, Stack], late: bool) -> None:
             # Nobody looks at what an encoder makes of padding. What a decoder makes of it shows in the logits.
             twin._modules[name] = PackedStack.of(parts[name], skips_padding=late or name != "decoder")
         elif type(part) is Input:
-            twin._modules[name] = DroppedInput.of(part)
+            twin._modules[name] = twin_of(DroppedInput, part)
 
 
 def _score_late(twin: nn.Module) -> None:
@@ -75,7 +74,7 @@ def _score_late(twin: nn.Module) -> None:
     scoring = "vocabulary" if getattr(twin, "output", None) is None else "output"
     words = getattr(twin, scoring, None)
     if type(words) is Vocabulary:
-        twin._modules[scoring] = LateVocabulary.of(words)
+        twin._modules[scoring] = twin_of(LateVocabulary, words)
 
 
 def _is_packed(stack: Stack) -> bool:
@@ -157,13 +156,6 @@ def layers_of(stack: Stack, states: list[LayerState]) -> Iterator[Layer]:
 
 class FusedStack(Stack):
     """A stack in its fast form. Its modules and parameters are those of the stack it was made of."""
-
-    @classmethod
-    def of(cls, stack: Stack) -> FusedStack:
-        made = cls.__new__(cls)
-        made.__dict__.update(stack.__dict__)
-        made._modules = dict(stack._modules)
-        return made
 
     def forward(self, x: Tensor, context: Context, states: list[LayerState]) -> Tensor:
         if context.watch is not None or any(state.own is not None for state in states):

@@ -2,8 +2,6 @@
 
 On a GPU they also add up by themselves what flows back to each word that was looked up."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, cast
 
 import torch
@@ -28,12 +26,6 @@ class Unscored(NamedTuple):
 
 class LateVocabulary(Vocabulary):
     """Words whose scores are left to the loss, where there is something to learn from it."""
-
-    @classmethod
-    def of(cls, given: Vocabulary) -> LateVocabulary:
-        made = cls.__new__(cls)
-        made.__dict__.update(given.__dict__)
-        return made
 
     def forward(self, ids: Tensor) -> Tensor:
         if not triton_switch.runs_on(ids.device) or ids.dtype != torch.int64 or not torch.is_grad_enabled():

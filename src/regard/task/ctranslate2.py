@@ -188,8 +188,7 @@ class CTranslate2Generator(Generator):
         return results
 
     def _prompt(self, prompt: str, limit: int) -> list[int]:
-        start = self.language_model.config.tokens.start
-        ids = [*([] if start is None else [start]), *self.text.encode(prompt)]
+        ids = self.prompt(self.text.encode(prompt))
         if not ids:
             raise UserError("An empty prompt needs a start token, and this model has none; give it some text.")
         if len(ids) + limit > self.longest:
