@@ -124,6 +124,25 @@ def test_every_try_on_the_digits_is_on_the_page_and_the_best_of_three_seeds_is_t
     assert (settings["patch"], settings["width"], settings["encoder"]["feed_forward"]["hidden"]) == (4, 128, 256)
 
 
+def test_every_try_on_shakespeare_is_on_the_page_and_the_recipe_is_one_of_the_best_two() -> None:
+    usual = {"model.decoder.dropout": "0.2", "train.schedule.rate": "0.001", "train.optimiser.decay": "0.1"}
+    names = ("model.decoder.dropout", "model.decoder.attention.dropout", "train.schedule.rate", "train.optimiser.decay")
+    tries = {}
+    for case in cases("tries-shakespeare"):
+        if case["case"] == "consistency 1":
+            continue  # that version of the task took no notice of it
+        changes = usual | dict(change.split("=") for change in case["changes"])
+        line = " | ".join((*(changes[name] for name in names), f"{int(changes['train.steps']):,}"))
+        found = [each for each in RESULTS.splitlines() if each.startswith(f"| {line} |")]
+        assert any(each.endswith(f"| {case['valid_loss']:.3f} |") for each in found), line
+        assert f"{case['scores']['valid']['characters']:,} characters" in RESULTS
+        tries[line] = case["valid_loss"]
+    settings = read_recipe("shakespeare").plain()
+    decoder, train = settings["model"]["decoder"], settings["train"]
+    rates = decoder["dropout"], decoder["attention"]["dropout"], train["schedule"]["rate"], train["optimiser"]["decay"]
+    assert " | ".join((*map(str, rates), f"{train['steps']:,}")) in sorted(tries, key=lambda line: tries[line])[:2]
+
+
 def test_every_try_on_tatoeba_is_on_the_page() -> None:
     for case in cases("tries-tatoeba-en-tr"):
         valid = case["scores"]["valid"]
