@@ -161,17 +161,15 @@ def test_steps_are_those_of_a_model_with_rounded_weights(kind: StackConfig, sour
     assert away.max() < 0.05
 
 
-FARTHEST = {"rms norm behind": 0.25}
-"""How far a logit may be off. Where sums are normed but not centred, what rounding did to one place reaches farther."""
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_near_those_of_float32(kind: str) -> None:
     model = translator(KINDS[kind])
-    found, wanted = steps(Swift(model, "int8"), SOURCES), steps(model, SOURCES)
-    away = (found - wanted).abs() / wanted.std()
+    found, rounded, wanted = (steps(each, SOURCES) for each in (Swift(model, "int8"), emulated(model), model))
+    away, needed = ((each - wanted).abs() / wanted.std() for each in (found, rounded))
     assert away.mean() < 0.02
-    assert away.max() < FARTHEST.get(kind, 0.15)
+    assert away.max() < 1.05 * needed.max()  # what rounding itself does to a model, and no more
+    if kind != "rms norm behind":  # that model is unlucky: with norms behind sums it is 0.07 to 0.22 by the seed
+        assert away.max() < 0.15
 
 
 def test_a_language_model_has_such_a_form_too() -> None:

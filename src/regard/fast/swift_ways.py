@@ -209,7 +209,7 @@ class ByParts:
         self.kernels, self.sizes = kernels, layers[0].sizes
         self.layers = [_Parts(layer, product) for layer in layers]
         self.scores = product(scores)
-        self.last = norm_weights(last) if isinstance(last, nn.LayerNorm | nn.RMSNorm) else None
+        self.last = norm_weights(last) if isinstance(last, Norm) else None
 
     def step(self, tokens: Tensor, cache: SwiftCache, words: Words, places: Places) -> Tensor:
         """Logits for the word after each new token.  tokens: # (rows,); gives (rows, vocabulary)"""
@@ -291,7 +291,7 @@ def stacked_norms(layers: Sequence[Layer], last: nn.Module) -> tuple[Any, ...]:
     weights of the one behind the last layer if any."""
     first, norms = layers[0], np.stack([layer.norms for layer in layers])
     behind = np.zeros((0, norms.shape[3]), np.float32)
-    if isinstance(last, nn.LayerNorm | nn.RMSNorm):
+    if isinstance(last, Norm):
         behind = norm_weights(last)
     return first.before, first.centred, norms, first.epsilon, behind
 
@@ -304,7 +304,7 @@ def norm_weights(norm: Norm) -> Floats:
 
 def _norm(sublayer: nn.Module) -> Norm:
     assert isinstance(sublayer, PreNorm)
-    assert isinstance(sublayer.norm, nn.LayerNorm | nn.RMSNorm)
+    assert isinstance(sublayer.norm, Norm)
     return sublayer.norm
 
 
