@@ -1,12 +1,14 @@
 """The numbers behind the view of positions are those of the schemes themselves."""
 
+import threading
+
 import pytest
 import torch
 
 from regard import UserError
 from regard.attention import Binary, Normalised, Rotary, Sinusoidal, rotate
 from regard.look.positions import positions
-from regard.look.requirements import REQUIREMENTS, SCHEMES, requirements
+from regard.look.requirements import REQUIREMENTS, SCHEMES, codes, requirements
 
 
 def scheme(name: str, length: int = 12, width: int = 8):
@@ -47,6 +49,24 @@ def test_requirements_are_those_of_the_table(name: str) -> None:
     assert tuple(one.name for one in found) == REQUIREMENTS
     assert {one.name: one.holds for one in found} == requirements(SCHEMES[name])
     assert all(one.found.endswith(".") for one in found)
+
+
+def test_learned_codes_are_the_same_while_another_thread_draws() -> None:
+    """A server answers in threads, and PyTorch's dice are shared between them."""
+    alone, done = codes(SCHEMES["learned"], 64), threading.Event()
+
+    def draw() -> None:
+        while not done.is_set():
+            torch.rand(100)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        beside = [codes(SCHEMES["learned"], 64) for _ in range(2000)]
+    finally:
+        done.set()
+        other.join()
+    assert all(torch.equal(one, alone) for one in beside)
 
 
 @pytest.mark.parametrize(("length", "width"), [(1, 8), (513, 8), (8, 3), (8, 0), (8, 514)])

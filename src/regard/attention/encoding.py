@@ -74,10 +74,10 @@ class Sinusoidal(Added):
 class Learned(Added):
     """A trained vector for each of the first `limit` positions; there is none for the next."""
 
-    def __init__(self, features: int, limit: int) -> None:
+    def __init__(self, features: int, limit: int, dice: torch.Generator | None = None) -> None:
         super().__init__()
         self.limit = limit
-        self.table = nn.Parameter(torch.randn(limit, features) * 0.02)  # (limit, features)
+        self.table = nn.Parameter(torch.randn(limit, features, generator=dice) * 0.02)  # (limit, features)
 
     def encode(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         if lengths is not None:  # padding needs no position of its own: it stands with the last real token

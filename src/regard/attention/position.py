@@ -6,6 +6,7 @@ concatenated), `rotary` what turns queries and keys inside attention. Each schem
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 
 from regard.attention.encoding import Binary, Concatenated, Index, Learned, Normalised, Position, Sinusoidal
@@ -87,8 +88,8 @@ class LearnedConfig(EncodingConfig):
     kind: Literal["learned"] = "learned"
     limit: int = Field(ge=1)
 
-    def code(self, features: int) -> Position:
-        return Learned(features, self.limit)
+    def code(self, features: int, dice: torch.Generator | None = None) -> Position:
+        return Learned(features, self.limit, dice)
 
 
 class IndexConfig(EncodingConfig):

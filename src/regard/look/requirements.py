@@ -51,13 +51,13 @@ def codes(scheme: PositionConfig, words: int, seed: int = 0, features: int = FEA
 
     Rotary puts nothing into the embeddings; what it says are the cosines and sines it turns queries and keys by.
     """
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        rotary = scheme.rotary(features)
-        if rotary is not None:
-            return torch.cat(rotary.rotation(torch.arange(words), words), dim=-1)
-        nothing = torch.zeros(1, words, features)
-        return scheme.build(features).join(nothing, torch.arange(words))[0]
+    rotary = scheme.rotary(features)
+    if rotary is not None:
+        return torch.cat(rotary.rotation(torch.arange(words), words), dim=-1)
+    dice = torch.Generator().manual_seed(seed)  # its own: the threads of a server share PyTorch's
+    made = scheme.code(features, dice) if isinstance(scheme, LearnedConfig) else scheme.build(features)
+    with torch.no_grad():
+        return made.join(torch.zeros(1, words, features), torch.arange(words))[0]
 
 
 def judged(scheme: PositionConfig) -> dict[str, Judged]:
