@@ -85,7 +85,7 @@ def gpt2_config() -> LanguageModelConfig:
     stack = StackConfig(
         layers=GPT2_LAYERS,
         attention=HeadsConfig(heads=GPT2_HEADS, bias=False),
-        feed_forward=FeedForwardConfig(hidden=4 * GPT2_WIDTH, activation="gelu", bias=False),
+        feed_forward=FeedForwardConfig(hidden=4 * GPT2_WIDTH, activation="gelu-tanh", bias=False),
         dropout=0.0,
     )
     embedding = EmbeddingConfig(scale=False, dropout=0.0)
@@ -150,7 +150,7 @@ class PlainBlock(nn.Module):
         query, key, value = (part.unflatten(-1, (GPT2_HEADS, -1)).transpose(1, 2) for part in parts)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.outward(seen.transpose(1, 2).flatten(2))
-        bent: Tensor = self.narrow(functional.gelu(self.widen(self.before_hidden(x))))
+        bent: Tensor = self.narrow(functional.gelu(self.widen(self.before_hidden(x)), approximate="tanh"))
         return x + bent
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn import functional
 
 from regard.attention import HeadsConfig
 from regard.attention.position import RotaryConfig
@@ -67,6 +68,7 @@ KINDS = {
     "rms norm": stack(norm=NormConfig(kind="rms")),
     "gated": stack(feed_forward=FeedForwardConfig(hidden=24, activation="swiglu")),
     "gelu": stack(feed_forward=FeedForwardConfig(hidden=24, activation="gelu")),
+    "gelu by tanh": stack(feed_forward=FeedForwardConfig(hidden=24, activation="gelu-tanh")),
     "values of another width": stack(HeadsConfig(heads=2, value_width=5)),
     "what the kernels do not know": stack(HeadsConfig(heads=2, similarity="cosine")),
 }
@@ -97,6 +99,34 @@ def check(model: Any, *inputs: Tensor, **more: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_logits_and_gradients_are_the_same(kind: StackConfig) -> None:
     check(translator(kind), SOURCE, TARGET, **LENGTHS)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_feed_forward_that_bends_inside_of_its_products_is_the_same(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products themselves are a GPU's; here they are put together from PyTorch's."""
+    taken = []
+
+    def bent_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        taken.append("forward")
+        before = functional.linear(x, weight, bias)
+        return functional.gelu(before, approximate="tanh"), before
+
+    def product_bent_back(slope: Tensor, weight: Tensor, before: Tensor) -> Tensor:
+        taken.append("back")
+        with torch.enable_grad():
+            before = before.detach().requires_grad_()
+            bent = functional.gelu(before, approximate="tanh")
+            return torch.autograd.grad(bent, before, slope @ weight)[0]
+
+    library = "regard.fast.cublas_lt."
+    monkeypatch.setattr(library + "knows", lambda x, widen, given, narrow: (given is not None) is bias)
+    monkeypatch.setattr(library + "bent_product", bent_product)
+    monkeypatch.setattr(library + "product_bent_back", product_bent_back)
+    feed_forward = FeedForwardConfig(hidden=24, activation="gelu-tanh", bias=bias)
+    check(translator(stack(feed_forward=feed_forward)), SOURCE, TARGET, **LENGTHS)
+    assert taken == ["forward"] * 4 + ["back"] * 4
 
 
 def check_late(model: Any) -> None:

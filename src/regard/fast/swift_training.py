@@ -24,6 +24,7 @@ from regard.attention import Causal, Context, Full, LayerState, Lengths
 from regard.attention.cache import KeyValue
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention, split_heads
 from regard.fast import triton_switch
+from regard.fast.cublas_lt import BEND
 from regard.fast.twin import twin_of
 from regard.fast.unscored import LateVocabulary
 from regard.model.block import Block, NoResidual, PostNorm, PreNorm
@@ -233,6 +234,11 @@ class FusedStack(Stack):
         if known and isinstance(function, FeedForward):
             share = function.dropout.p if self.blocks.training else 0.0
             chance = kernels.Chance(share, seed, call) if share else None
+            if chance is None and function.activation == BEND:
+                widen, narrow = function.widen, function.narrow
+                whole: Tensor | None = kernels.feed_forward(x, widen.weight, widen.bias, narrow.weight, narrow.bias)
+                if whole is not None:
+                    return whole
             return product(kernels.bend(product(x, function.widen), function.activation, chance), function.narrow)
         if isinstance(function, SelfAttention):
             parts = ((each.weight, each.bias) for each in (function.query, function.source.key, function.source.value))

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from regard.fast import cublas_lt
+
 _COLUMNS, _SUMMING = 64, 528
 """Columns that a program sums, and about how many programs share in that. Found by trying."""
 
@@ -117,6 +119,44 @@ class _Products(torch.autograd.Function):
             found.append(rows.T @ flat)
             found.append(column_sums(rows, rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
         return None if back is None else back.view_as(x), *found
+
+
+class _Bent(torch.autograd.Function):
+    """GELU (x Wᵀ + b) Vᵀ + c, with GELU inside of the products around it."""
+
+    @staticmethod
+    def forward(
+        context: Any, x: Tensor, widen: Tensor, widen_bias: Tensor | None, narrow: Tensor, narrow_bias: Tensor | None
+    ) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        bent, before = cublas_lt.bent_product(rows, widen, widen_bias)
+        context.save_for_backward(rows, bent, before, widen, narrow)
+        return functional.linear(bent, narrow, narrow_bias).view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope: Tensor) -> tuple[Any, ...]:
+        x, bent, before, widen, narrow = context.saved_tensors
+        wanted = context.needs_input_grad
+        rows = slope.reshape(-1, slope.shape[-1]).contiguous()
+        back = cublas_lt.product_bent_back(rows, narrow, before)
+        return (
+            (back @ widen).view_as(slope),
+            back.T @ x,
+            column_sums(back, back.dtype) if wanted[2] else None,
+            rows.T @ bent,
+            column_sums(rows, rows.dtype) if wanted[4] else None,
+        )
+
+
+def feed_forward(
+    x: Tensor, widen: Tensor, widen_bias: Tensor | None, narrow: Tensor, narrow_bias: Tensor | None
+) -> Tensor | None:
+    """Widened, bent by GELU's tanh form, narrowed; None where that cannot be done in one.  x: # (…, width)"""
+    if not cublas_lt.knows(x, widen, widen_bias, narrow):
+        return None
+    made: Tensor = _Bent.apply(x, widen, widen_bias, narrow, narrow_bias)  # type: ignore[no-untyped-call]
+    return made
 
 
 def products(x: Tensor, *parts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.fast.triton_attention import LONGEST, Shape, attend_other, attend_self
 from regard.fast.triton_chance import Chance, stays
-from regard.fast.triton_products import added, product, products
+from regard.fast.triton_products import added, feed_forward, product, products
 
 __all__ = [
     "BENDS",
@@ -30,6 +30,7 @@ __all__ = [
     "attend_other",
     "attend_self",
     "bend",
+    "feed_forward",
     "join",
     "product",
     "products",
