@@ -288,6 +288,7 @@ def on_a_gpu(quick: bool, parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     if not parts or "pairs" in parts:
         cases.append(pairs_beside_torch(rate, rounds))
     if not parts or "text" in parts:
+        cases.append(say(text_against_float32()))
         cases.append(text_beside_nanogpt(rounds))
     return cases + (real_batches(quick) if not parts or "real" in parts else [])
 
@@ -326,6 +327,34 @@ def text_beside_nanogpt(rounds: int) -> dict[str, Any]:
             **found,
         }
     )
+
+
+def text_against_float32(rows: int = 4, device: str = "cuda") -> dict[str, Any]:
+    """How far gradients of GPT-2 are from those in float32: in the fast form, and in bf16 without it."""
+    torch.manual_seed(1)
+    batch = random_batch(GPT2_VOCABULARY, rows, GPT2_WORDS, device)
+    task: Any = Text(gpt2_config().build().to(device).train())
+    scale = torch.full((), 1.0 / batch.count, device=device)
+
+    def gradient(gradients: Any) -> Tensor:
+        task.model.zero_grad()
+        gradients.add(batch, scale)
+        return torch.cat([parameter.grad.flatten().double() for parameter in task.model.parameters()])
+
+    exactly = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    right = gradient(Gradients(task, "fp32"))
+    torch.set_float32_matmul_precision(exactly)
+    fast, plain = (
+        float((gradient(Gradients(task, "bf16", forward)) - right).norm() / right.norm())
+        for forward in (for_steps(task.model, "bf16"), None)
+    )
+    return {
+        "case": "gradients of GPT-2 124M in bf16, how far from float32's, fast form and plain",
+        "ours": fast,
+        "peer": plain,
+        "passed": fast < 1.1 * plain,
+    }
 
 
 def in_turn(make_ours: Callable[[], Step], make_peer: Callable[[], Step], rounds: int) -> dict[str, Any]:
