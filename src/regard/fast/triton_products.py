@@ -95,8 +95,8 @@ class _Product(torch.autograd.Function):
 class _Products(torch.autograd.Function):
     """Several products of the same x.
 
-    On the way back what flows into them is laid side by side first. That costs a trip through memory, but three
-    products with narrow weights take longer than one with a wide one by more than that.
+    On the way back what flows into them is laid side by side first: a trip through memory, for two products with wide
+    weights in place of two with narrow ones for each part.
     """
 
     @staticmethod
