@@ -4,7 +4,8 @@ The paper's base model (6 + 6 layers, width 512, vocabulary 32,768, dropout 0.1)
 beside `torch.nn.Transformer` whose forward and loss are compiled together, the best that its users get. And GPT-2 with
 124 million parameters, 32 texts of 1,024 tokens, beside the same model written plainly in PyTorch and compiled with its
 loss, as nanoGPT does it, and beside the figure that nanoGPT itself was measured at on such a chip on another day (its
-code is not here). Ours is what the training loop does: the fast form of the model, recorded and replayed, fused Adam.
+code is not here). Both of these models bend by GELU's tanh form, as OpenAI's does; nanoGPT has the exact one.
+Ours is what the training loop does: the fast form of the model, recorded and replayed, fused Adam.
 Ours and the peer take turns in blocks of steps; peak memory of each is taken alone.
 """
 

@@ -5,9 +5,9 @@ trips through memory: to apply GELU while a product is still in registers and wr
 way back to multiply by its slope there. So this calls the library itself, through ctypes. Its GELU is the one by tanh.
 
 Whatever stands against it (another device, precision or size, no such library) is seen by `knows`, before anything is
-computed. The library names several kernels for a size, the first seldom the fastest. All are timed on the first product
-of that size; of those that give the same numbers as the first the fastest is kept, so that what a step gives does not
-hang on how busy the device was.
+computed. The library names several kernels for a size, and the first need not be the fastest. All are timed on the
+first product of that size. One is kept only if it gives the same bits there as the first, by their sum, so that which
+one wins on a busy device makes no difference to what a step gives.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from torch import Tensor
 
 # The names are those of cublasLt.h, as far as a line is long.
 _COMPUTE_32F, _R_32F = 68, 0
-_TYPES = {torch.float16: 2, torch.bfloat16: 14}
+_TYPES = {torch.bfloat16: 14}
 _DESC_TRANS_A, _DESC_EPILOGUE, _DESC_BIAS_POINTER, _DESC_AUX_POINTER, _DESC_AUX_LD = 3, 7, 8, 11, 12
 _PREFERENCE_WORKSPACE, _PREFERENCE_ALIGNMENTS = 1, (5, 6, 7, 8)
 _EPILOGUE_BIAS, _EPILOGUE_GELU_AUX, _EPILOGUE_DGELU = 4, 160, 192
