@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from regard.fast import cublas_lt
 
@@ -77,9 +76,9 @@ class _Product(torch.autograd.Function):
     """x Wᵀ + b."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         context.save_for_backward(x, weight)
-        return functional.linear(x, weight, bias)
+        return cublas_lt.product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -87,17 +86,13 @@ class _Product(torch.autograd.Function):
         x, weight = context.saved_tensors
         rows = slope.reshape(-1, slope.shape[-1])
         wanted = context.needs_input_grad
-        back = (rows @ weight).view_as(x) if wanted[0] else None
+        back = cublas_lt.product_back(rows, weight).view_as(x) if wanted[0] else None
         weight_slope = rows.T @ x.reshape(len(rows), -1) if wanted[1] else None
         return back, weight_slope, column_sums(rows, slope.dtype) if wanted[2] else None
 
 
 class _Products(torch.autograd.Function):
-    """Several products of the same x.
-
-    On the way back what flows into them is laid side by side first: a trip through memory, for two products with wide
-    weights in place of two with narrow ones for each part.
-    """
+    """Several products of the same x. What flows back to x is summed within the products that make it."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, *parts: Tensor | None) -> tuple[Tensor, ...]:
@@ -105,8 +100,8 @@ class _Products(torch.autograd.Function):
         biases = [part for part in parts[1::2] if part is not None]
         context.save_for_backward(x, *weights)
         if 0 < len(biases) < len(weights):
-            return tuple(functional.linear(x, *each) for each in zip(parts[::2], parts[1::2], strict=True))  # type: ignore[arg-type]
-        made = functional.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+            return tuple(cublas_lt.product(x, *each) for each in zip(parts[::2], parts[1::2], strict=True))  # type: ignore[arg-type]
+        made = cublas_lt.product(x, torch.cat(weights), torch.cat(biases) if biases else None)
         return tuple(made.split([len(weight) for weight in weights], dim=-1))
 
     @staticmethod
@@ -114,13 +109,15 @@ class _Products(torch.autograd.Function):
     def backward(context: Any, *slopes: Tensor) -> tuple[Any, ...]:
         x, *weights = context.saved_tensors
         flat = x.reshape(-1, x.shape[-1])
-        sizes = [len(weight) for weight in weights]
-        rows = torch.cat([slope.reshape(len(flat), -1) for slope in slopes], dim=1)
-        wanted = context.needs_input_grad
-        back = (rows @ torch.cat(weights)).view_as(x) if wanted[0] else None
-        biases = column_sums(rows, rows.dtype).split(sizes) if any(wanted[2::2]) else [None] * len(sizes)
-        found = zip((rows.T @ flat).split(sizes), biases, wanted[2::2], strict=True)
-        return back, *(each for weight, bias, biased in found for each in (weight, bias if biased else None))
+        back: Tensor | None = None
+        found: list[Tensor | None] = []
+        for number, (slope, weight) in enumerate(zip(slopes, weights, strict=True)):
+            rows = slope.reshape(len(flat), -1)
+            if context.needs_input_grad[0]:
+                back = cublas_lt.product_back(rows, weight, back)
+            found.append(rows.T @ flat)
+            found.append(column_sums(rows, rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
+        return None if back is None else back.view_as(x), *found
 
 
 class _Bent(torch.autograd.Function):
@@ -133,7 +130,7 @@ class _Bent(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         bent, before = cublas_lt.bent_product(rows, widen, widen_bias)
         context.save_for_backward(rows, bent, before, widen, narrow)
-        return functional.linear(bent, narrow, narrow_bias).view_as(x)
+        return cublas_lt.product(bent, narrow, narrow_bias).view_as(x)
 
     @staticmethod
     @once_differentiable
@@ -143,7 +140,7 @@ class _Bent(torch.autograd.Function):
         rows = slope.reshape(-1, slope.shape[-1]).contiguous()
         back = cublas_lt.product_bent_back(rows, narrow, before)
         return (
-            (back @ widen).view_as(slope),
+            cublas_lt.product_back(back, widen).view_as(slope),
             back.T @ x,
             column_sums(back, back.dtype) if wanted[2] else None,
             rows.T @ bent,
@@ -169,7 +166,5 @@ def products(x: Tensor, *parts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, .
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b.  x: # (…, width); weight: # (wide, width)"""
-    if bias is None:
-        return functional.linear(x, weight)
     made: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return made

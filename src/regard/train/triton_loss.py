@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
+
+from regard.fast import cublas_lt
 
 _BLOCK = 4096
 _WHOLE, _UNDER_WAY = 8192, 1056
@@ -212,7 +213,7 @@ class DeviceLateSums(torch.autograd.Function):
         block = min(_WHOLE, triton.next_power_of_2(size))
         for first in range(0, rows, step):
             part = slice(first, first + step)
-            scores = functional.linear(x[part], weight, bias)
+            scores = cublas_lt.product(x[part], weight, bias)
             _judge[(min(len(scores), _UNDER_WAY),)](
                 scores, words[part], real[part], totals[part], plains[part], len(scores), size, smoothing,
                 smoothed=smoothing > 0, block=block, num_warps=8,
