@@ -197,7 +197,7 @@ def _fastest(
         if start is not None:
             made[0].copy_(start)
         multiply(kernel)
-        found.append([int(each.view(torch.int16).sum(dtype=torch.int64)) for each in made])
+        found.append([int(each.view(torch.int64).sum()) for each in made])
     same = [kernel for kernel, sums in zip(kernels, found, strict=True) if sums == found[0]]
     # In turn, since a device that gets warm slows down.
     rounds = [[_seconds(multiply, kernel) for kernel in same] for _ in range(_SAMPLES)]

@@ -52,9 +52,9 @@ def added(sums: Tensor, dtype: torch.dtype) -> Tensor:
     """
     tensors, parts, width = sums.shape
     out = torch.empty(tensors, width, dtype=dtype, device=sums.device)
-    columns, block = 16, min(128, triton.next_power_of_2(parts))
+    columns, block = 8, min(64, triton.next_power_of_2(parts))
     _add[(triton.cdiv(width, columns), tensors)](
-        sums, out, parts, width, block_parts=block, block_columns=columns, num_warps=4
+        sums, out, parts, width, block_parts=block, block_columns=columns, num_warps=8
     )
     return out
 

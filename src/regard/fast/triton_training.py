@@ -38,8 +38,9 @@ __all__ = [
 
 _ELEMENTS = 2048
 """Numbers that a program bends."""
-_PROGRAMS = 1056
-"""Programs that share the rows on the way back of a norm, each with sums of its own. Found by trying, as the others."""
+_PROGRAMS, _NARROW = 528, 1024
+"""Programs that share the rows on the way back of a norm, each with sums of its own, and the widest rows of which a
+program holds several at once. Found by trying, as the others."""
 BENDS = ("relu", "gelu", "gelu-tanh", "silu")
 """What a feed-forward's middle can be bent by here."""
 
@@ -84,14 +85,14 @@ def _join_backward(
     slope_x, slope_normed, total, means, scales, weight, seed, call, share,
     x_slope, change_slope, weight_slopes, bias_slopes, rows, width,
     dropped: tl.constexpr, before: tl.constexpr, later: tl.constexpr, centred: tl.constexpr, shifted: tl.constexpr,
-    group: tl.constexpr, block: tl.constexpr,
+    group: tl.constexpr, block: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     first, programs = tl.program_id(0) * group, tl.num_programs(0) * group
     at = tl.arange(0, block)[None, :]
     factor = tl.load(weight + at, at < width, 0.0).to(tl.float32)
     weight_sum = tl.zeros([group, block], tl.float32)
     bias_sum = tl.zeros([group, block], tl.float32)
-    for start in range(first, rows, programs):
+    for start in tl.range(first, rows, programs, num_stages=stages):
         row = (start + tl.arange(0, group)).to(tl.int64)[:, None]
         inside = (row < rows) & (at < width)
         place = row * width + at
@@ -173,7 +174,7 @@ class _Join(torch.autograd.Function):
             slope_normed = torch.zeros_like(total)
         slope_normed = slope_normed.contiguous()
         slope_x = None if slope_x is None else slope_x.contiguous()
-        group = 2 if width <= 512 else 1
+        group, stages = (2, 3) if width <= _NARROW else (1, 1)  # what is under way has to fit into a cache
         programs = min(triton.cdiv(rows, group), _PROGRAMS)
         back = torch.empty_like(total)
         change_back = torch.empty_like(total) if seeds else back
@@ -182,7 +183,7 @@ class _Join(torch.autograd.Function):
             slope_normed if slope_x is None else slope_x, slope_normed, total, means, scales, weight,
             seeds[0] if seeds else scales, call, share, back, change_back, sums[0], sums[-1], rows, width,
             dropped=bool(seeds), before=before, later=slope_x is not None, centred=centred, shifted=shifted,
-            group=group, **_row_of(width),
+            group=group, stages=stages, **_row_of(width),
         )  # fmt: skip
         slopes = added(sums, weight.dtype)
         return (

@@ -18,8 +18,10 @@ from torch.autograd.function import once_differentiable
 from regard.fast import cublas_lt
 
 _BLOCK = 4096
-_WHOLE, _UNDER_WAY = 8192, 1056
-"""Where a row is judged and replaced: scores that a program takes at once, and programs, which was found by trying."""
+_WHOLE, _LONG = 8192, 32768
+"""Where a row is judged and replaced: scores that a program takes at once, and those from which on a row is long."""
+_UNDER_WAY, _LONG_UNDER_WAY = (1056, 8), (264, 32)
+"""Programs and the warps of each, for other rows and for long ones. Found by trying."""
 _CELLS = 1 << 30
 """Scores held at once, where the product that makes them is part of the loss."""
 
@@ -165,20 +167,22 @@ def _judge(
         there = tl.load(real + row) != 0
         word = tl.load(words + row)
         mine = tl.load(start + word).to(tl.float32)
-        top = float("-inf")
-        raised = tl.zeros([block], tl.float32)
-        added = tl.zeros([block], tl.float32)
+        # Every eight scores, which one thread holds, have a maximum of their own, so that threads need not wait for
+        # each other.
+        top = tl.full([block // 8], -1e30, tl.float32)
+        raised = tl.zeros([block // 8], tl.float32)
+        added = tl.zeros([block // 8], tl.float32)
         for first in range(0, size, block):
             inside = at < size - first
             x = tl.load(start + first + at, inside, float("-inf"), eviction_policy="evict_last").to(tl.float32)
-            higher = tl.maximum(top, tl.max(x, 0))
-            if higher > top:
-                raised = raised * tl.exp2((top - higher) * log2e)
-                top = higher
-            raised += tl.exp2(x * log2e - top * log2e)
             if smoothed:
-                added += tl.where(inside, x, 0.0)
-        normaliser = top + tl.log(tl.sum(raised, 0))
+                added += tl.sum(tl.reshape(tl.where(inside, x, 0.0), (block // 8, 8)), 1)
+            x = tl.reshape(x, (block // 8, 8)) * log2e
+            higher = tl.maximum(top, tl.max(x, 1))
+            raised = raised * tl.exp2(top - higher) + tl.sum(tl.exp2(x - higher[:, None]), 1)
+            top = higher
+        highest = tl.max(top, 0)
+        normaliser = (highest + tl.log2(tl.sum(raised * tl.exp2(top - highest), 0))) / log2e
         plain = normaliser - mine
         loss = plain
         if smoothed:
@@ -210,13 +214,14 @@ class DeviceLateSums(torch.autograd.Function):
         x_slope, weight_slope = torch.empty_like(x), None
         bias_slope = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         step = triton.cdiv(rows, triton.cdiv(rows * size, _CELLS))
-        block = min(_WHOLE, triton.next_power_of_2(size))
+        programs, warps = _LONG_UNDER_WAY if size > _LONG else _UNDER_WAY
+        block = max(8, min(_WHOLE, triton.next_power_of_2(size)))
         for first in range(0, rows, step):
             part = slice(first, first + step)
             scores = cublas_lt.product(x[part], weight, bias)
-            _judge[(min(len(scores), _UNDER_WAY),)](
+            _judge[(min(len(scores), programs),)](
                 scores, words[part], real[part], totals[part], plains[part], len(scores), size, smoothing,
-                smoothed=smoothing > 0, block=block, num_warps=8,
+                smoothed=smoothing > 0, block=block, num_warps=warps,
             )  # fmt: skip
             torch.mm(scores, weight, out=x_slope[part])
             if weight_slope is None:
