@@ -14,8 +14,9 @@ import ctypes
 import statistics
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -63,6 +64,8 @@ class _Plan:
     """Whether it is added to what is there."""
     kernels: list[_Heuristic]
     """Those that the library names; only the fastest once they are timed."""
+    turn: Lock = field(default_factory=Lock)
+    """Held by who multiplies, since the description also says where some matrices lie."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -163,10 +166,6 @@ def _multiply(
 ) -> None:
     library = _library()
     assert plan is not None
-    if before is not None:
-        _describe(library, plan.description, _DESC_AUX_POINTER, c_void_p(before.data_ptr()))
-    if bias is not None:
-        _describe(library, plan.description, _DESC_BIAS_POINTER, c_void_p(bias.data_ptr()))
     one, kept, place = c_float(1.0), c_float(plan.added), c_void_p(out.data_ptr())
 
     def multiply(kernel: _Heuristic) -> None:
@@ -179,7 +178,11 @@ def _multiply(
         )  # fmt: skip
         _checked(status)
 
-    with torch.cuda.device(x.device):
+    with plan.turn, torch.cuda.device(x.device):
+        if before is not None:
+            _describe(library, plan.description, _DESC_AUX_POINTER, c_void_p(before.data_ptr()))
+        if bias is not None:
+            _describe(library, plan.description, _DESC_BIAS_POINTER, c_void_p(bias.data_ptr()))
         if len(plan.kernels) > 1 and not torch.cuda.is_current_stream_capturing():
             start = out.clone() if plan.added else None
             plan.kernels = [_fastest(plan.kernels, multiply, [out] if before is None else [out, before], start)]

@@ -1,8 +1,8 @@
-"""Products with a bias for training on a GPU, and the sums over rows on their way back, written in Triton.
+"""Products for training on a GPU, and the sums over rows on their way back, written in Triton.
 
-The gradient of a bias is the sum of each column. PyTorch takes longer for it than for the gradient of the weights.
-Here many programs sum some rows each, in float32 and always in the same order, so that the same step gives the same
-numbers.
+The products themselves are cuBLAS's (`cublas_lt.py`). The gradient of a bias is the sum of each column. PyTorch takes
+longer for it than for the gradient of the weights. Here many programs sum some rows each, in float32 and always in the
+same order, so that the same step gives the same numbers.
 """
 
 from typing import Any

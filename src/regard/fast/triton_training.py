@@ -3,8 +3,8 @@
 Between two products lie a dropout, a sum and a norm, or a softmax over few words. PyTorch takes one trip through
 memory for each of them; here it is one for all, and nothing is kept for the way back that can be made again: what was
 dropped is drawn again from the same numbers (`triton_chance.py`), and weights of attention are computed again
-(`triton_attention.py`). Products are PyTorch's, but for the sums on their way back (`triton_products.py`). What others
-need of these is to be had from here.
+(`triton_attention.py`). Products are cuBLAS's, and their biases are summed here on the way back (`triton_products.py`).
+What others need of these is to be had from here.
 
 Sums are made in float32. With the environment variable TRITON_INTERPRET=1 everything runs on a CPU, slowly, which is
 how it is tested.

@@ -11,6 +11,7 @@ from regard.look.tokens import TextSpeller, TreeSpeller
 from regard.look.wire import RunRequest
 from regard.look.writer import Source, WriterSubject
 from regard.model import LanguageModel
+from regard.model.language_model import EMPTY_PROMPT
 from regard.task.generator import SAMPLING, Generator
 from regard.task.parser import Parser, reading, tree_request
 from regard.task.translator import Translator
@@ -87,7 +88,7 @@ class LanguageSubject(WriterSubject):
         ids = self.ids(request, usual, (len(self.generator.prompt(usual)) - len(usual), 0))
         prompt = self.generator.prompt(ids)
         if not prompt:
-            raise UserError("An empty prompt needs a start token, and this model has none; give it some text.")
+            raise UserError(EMPTY_PROMPT)
         return Source(tuple(prompt))
 
     def asked(self, source: Source, config: DecodeConfig, longest: int) -> Request:

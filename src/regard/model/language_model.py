@@ -11,6 +11,8 @@ from regard.attention.context import Watch
 from regard.errors import UserError
 from regard.model.writer import Writer, WriterConfig
 
+EMPTY_PROMPT = "An empty prompt needs a start token, and this model has none; give it some text."
+
 
 class LanguageModelConfig(WriterConfig):
     """Settings of a `LanguageModel`."""
@@ -57,7 +59,7 @@ class LanguageModel(Writer):
         """
         first = self.config.tokens.start
         if first is None and not all(prompts):
-            raise UserError("An empty prompt needs a start token, and this model has none; give it some text.")
+            raise UserError(EMPTY_PROMPT)
         rows = [list(prompt) or [first or 0] for prompt in prompts]
         device = self.device
         longest = max(len(row) for row in rows) - 1

@@ -15,6 +15,7 @@ from regard.decode import DecodeConfig, Hypothesis, Wish
 from regard.errors import UserError
 from regard.interop.ctranslate2_engine import GenerationEngine, Output, TranslationEngine, longest_text
 from regard.model import EncoderDecoder
+from regard.model.language_model import EMPTY_PROMPT
 from regard.run import Loaded
 from regard.task.generator import SAMPLING, Generated, Generator
 from regard.task.translate import BATCH_TOKENS, Translation
@@ -190,7 +191,7 @@ class CTranslate2Generator(Generator):
     def _prompt(self, prompt: str, limit: int) -> list[int]:
         ids = self.prompt(self.text.encode(prompt))
         if not ids:
-            raise UserError("An empty prompt needs a start token, and this model has none; give it some text.")
+            raise UserError(EMPTY_PROMPT)
         if len(ids) + limit > self.longest:
             raise UserError(
                 f"The prompt has {len(ids)} tokens, and with {limit} more it is longer than the {self.longest} that "
