@@ -131,6 +131,10 @@ KNOWN = ("tests.train.ranks", "torch._dynamo", "torch.distributed.fsdp", "torch.
 """What a process that others are made of imports beforehand: most of what starting one takes."""
 
 
+_PATIENCE = 300
+"""Seconds that processes may take. It is far less alone, but a machine may have other work."""
+
+
 def run_together(work: Work, folder: Path, size: int = 2) -> None:
     """Do some work in several processes that meet at a file."""
     start = multiprocessing.get_context("forkserver")
@@ -140,7 +144,7 @@ def run_together(work: Work, folder: Path, size: int = 2) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(_PATIENCE)
     codes = [process.exitcode for process in processes]
     for process in processes:
         process.kill()
