@@ -96,7 +96,9 @@ def knows(x: Tensor, widen: Tensor, bias: Tensor | None, narrow: Tensor) -> bool
 
     x: # (…, width); widen: # (hidden, width); bias: # (hidden,); narrow: # (width, hidden)
     """
-    if not x.numel() or not _fits(x, widen, bias, narrow):
+    if not x.numel() or x.shape[-1] != widen.shape[1] or narrow.shape != widen.shape[::-1]:
+        return False
+    if not _fits(x, widen, bias, narrow):
         return False
     return _bending(x, len(widen), biased=bias is not None) is not None and _bending_back(x, len(widen)) is not None
 
@@ -116,10 +118,11 @@ def product_bent_back(slope: Tensor, weight: Tensor, before: Tensor) -> Tensor:
 
 
 def _fits(*matrices: Tensor | None) -> bool:
-    """Whether the library can take matrices: of one precision that it is asked for, on a GPU, without holes."""
+    """Whether the library can take matrices: of one precision that it is asked for, on one GPU, without holes."""
     given = [each for each in matrices if each is not None]
     return all(
         each.device.type == "cuda"
+        and each.device == given[0].device
         and each.dtype in _TYPES
         and each.dtype == given[0].dtype
         and each.is_contiguous()
@@ -136,7 +139,9 @@ def _large_plan(
 
     x: # (…, inner); `other` is its bias or what it is added to
     """
-    if x.numel() * size < _LARGE or size % 8 or not _fits(x, weight, other):
+    if x.shape[-1] != weight.shape[transposed] or x.numel() * size < _LARGE:
+        return None  # what does not go together is PyTorch's to refuse
+    if size % 8 or not _fits(x, weight, other):
         return None
     epilogue = _EPILOGUE_BIAS if transposed and other is not None else _EPILOGUE_NONE
     return _plan(*_place(x), size, transposed=transposed, epilogue=epilogue, added=added)

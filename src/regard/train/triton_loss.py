@@ -19,7 +19,7 @@ from regard.fast import cublas_lt
 
 _BLOCK = 4096
 _WHOLE, _LONG = 8192, 32768
-"""Where a row is judged and replaced: scores that a program takes at once, and those from which on a row is long."""
+"""Where a row is judged and replaced: scores that a program takes at once, and those beyond which a row is long."""
 _UNDER_WAY, _LONG_UNDER_WAY = (1056, 8), (264, 32)
 """Programs and the warps of each, for other rows and for long ones. Found by trying."""
 _CELLS = 1 << 30
