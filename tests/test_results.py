@@ -273,6 +273,12 @@ def test_more_trees_make_a_better_parser_and_all_of_its_trees_are_whole() -> Non
     assert few["seeds"] == many["seeds"] == [1, 2, 3]
     assert many["f1"]["test"] > few["f1"]["test"] + 10
     assert f"That makes {many['f1']['test']:.1f} of {few['f1']['test']:.1f}." in page
+    own, added = cases("overlap-ptb-sample-parse-more")
+    seen = (
+        f"Of the {own['sentences']} test sentences {added['seen']} are among GUM's and {own['seen']} among the sample's"
+    )
+    assert seen in page
+    assert "gum" in added["case"]
     written = cases("parsing-ptb-sample-parse-more-cuda")
     assert {case["case"] for case in written} == {"test", "valid", "train", "drawn by chance", "odd"}
     assert all(case["share"] == 1 and case["sentences"] > 10 for case in written)
