@@ -1,6 +1,7 @@
 """What people feed to commands that cannot be read: one sentence that says what to do, code 2, nothing left behind."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,37 @@ def test_a_prompt_that_fits_is_gone_on_with_up_to_the_end_of_the_context(
     assert found["ended"] or len(found["tokens"]) == ROOM - letters
     drawn = load_generator(writer).generate_all([LONG[:letters]] * 20, limit=500)
     assert max(len(one.tokens) for (one,) in drawn) == ROOM - letters
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A writer that was trained on 16 letters at once, with positions that have no end."""
+    place = tmp_path_factory.mktemp("reader")
+    path = test_language.recipe_file(place, test_language.TEXT)
+    return train(read_recipe(path, ["train.steps=1"]), place / "run").folder
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--beams", 2)], ids=str)
+def test_a_prompt_longer_than_what_was_learned_from_is_gone_on_with_and_told(
+    reader: Path, options: tuple[object, ...]
+) -> None:
+    words = test_language.TEXT.split()[0]
+    long = (words + " ") * 20
+    short = command("generate", reader, long[:16], "--length", 3, *options)
+    assert (short.code, short.err) == (0, "")
+    done = command("generate", reader, long, "--length", 3, *options)
+    said = f"A prompt has {len(long)} tokens, and this model was trained on 16 at once;"
+    assert (done.code, done.err.count("\n")) == (0, 1), done.err
+    assert done.err.startswith(said)
+    several = command("generate", reader, long, long, "--length", 3, *options)
+    assert (several.code, several.err.count("\n")) == (0, 1), several.err
+
+
+def test_a_recipe_that_cannot_be_read_any_more_keeps_nobody_from_writing(reader: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(reader, tmp_path / "run"))
+    (folder / "recipe.toml").write_text("task = 'another'\n", encoding="utf-8")
+    done = command("generate", folder, "the " * 20, "--length", 3)
+    assert (done.code, done.err) == (0, ""), done.err
 
 
 # Text with no token

@@ -103,7 +103,9 @@ def generate(
     if engine is EngineName.ctranslate2:
         check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
     plain = not as_json and output is None and count == 1 and not (require or forbid)
+    say_if_long = _teller_of_long_prompts(generator)
     if prompt and len(prompt) == 1 and plain and decode.beams == 1:
+        say_if_long(prompt)
         _stream(generator, prompt[0], length, decode, stop or [])
         return
 
@@ -112,6 +114,7 @@ def generate(
     def work(prompts: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
         if before == 0 and engine is EngineName.regard:
             say_what_it_costs(generator.forms, len(prompts))
+        say_if_long(prompts)
         repeated = [each for each in prompts for _ in range(count // each_gives)]
         found = generator.generate_all(
             repeated,
@@ -132,6 +135,41 @@ def _opened_in_ctranslate2(model: str, where: "torch.device", scored: bool) -> "
     from regard.task.generator import load_generator
 
     return CTranslate2Generator(load_generator(model), model, where, scored=scored)
+
+
+def _teller_of_long_prompts(generator: "Generator") -> Callable[[Iterable[str]], None]:
+    """What says, once, that a prompt is longer than anything the model has learned from."""
+    learnt = _learnt_at_once(generator)
+
+    def say_if_long(prompts: Iterable[str]) -> None:
+        nonlocal learnt
+        for prompt in prompts:
+            if learnt is None:
+                return
+            # A token has a byte at least, so that most prompts need not be cut into tokens for this.
+            if len(prompt.encode()) > learnt and (tokens := len(generator.text.encode(prompt))) > learnt:
+                print(
+                    f"A prompt has {tokens:,} tokens, and this model was trained on {learnt:,} at once; what it writes "
+                    "behind more than these may be worse.",
+                    file=sys.stderr,
+                )
+                learnt = None
+
+    return say_if_long
+
+
+def _learnt_at_once(generator: "Generator") -> int | None:
+    """Tokens of a row of training; None where that is not known, or positions beyond are refused anyway."""
+    from regard.task import read_recipe
+    from regard.task.language_recipe import LanguageRecipe
+
+    if generator.room is not None or generator.place is None or not (generator.place / "recipe.toml").is_file():
+        return None
+    try:
+        recipe = read_recipe(generator.place)
+    except UserError:  # of another version: that is no reason not to write
+        return None
+    return recipe.data.context if isinstance(recipe, LanguageRecipe) else None
 
 
 def _stream(generator: "Generator", prompt: str, length: int, decode: Any, stops: list[str]) -> None:
