@@ -1,4 +1,4 @@
-"""What it buys to choose the kernel of a large product by trial: cuBLASLt's fastest beside PyTorch's own product.
+"""What it buys to take products from cuBLASLt: its fastest kernel, without memory to work in, beside PyTorch's own.
 
     python benchmarks/products.py                # GPT-2's products and the base model's, on a GPU
     python benchmarks/products.py --kernels      # every kernel that the library names, hot, for each of them
@@ -121,13 +121,13 @@ def each_kernel(work: Work, rounds: int) -> list[float]:
 
     def with_kernel(kernel: Any) -> Multiply:
         def multiply() -> Tensor:
-            plan.kernels = [kernel]
+            plan.kernels, plan.tried = [kernel], True
             return ours()
 
         return multiply
 
     taken = time_in_blocks([steadily(with_kernel(kernel), work) for kernel in kernels], rounds=rounds)
-    plan.kernels = kernels
+    plan.kernels, plan.tried = kernels, False
     return [round(1e6 * statistics.median(each) / _calls(work), 1) for each in taken]
 
 

@@ -16,40 +16,57 @@ def test_a_cpu_is_left_to_others() -> None:
     assert not cublas_lt.knows(x, weight, None, weight)
 
 
+def plan_of(kernels: list[Any]) -> Any:
+    none: Any = None
+    return cublas_lt._Plan(none, none, none, none, 4, 1, False, kernels)
+
+
 @pytest.mark.parametrize(
     ("made", "seconds", "kept"),
     [
-        ([1.0, 1.0, 1.0], [3.0, 1.0, 2.0], 1),
-        ([1.0, 1.5, 1.0], [3.0, 1.0, 2.0], 2),  # the fastest rounds otherwise than the first
-        ([1.0, 1.5, 1.5], [3.0, 1.0, 2.0], 0),
-        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], 0),
+        ([1.0, 1.0, 1.0], [3.0, 1.0, 2.0], [1]),
+        ([1.0, 1.5, 1.0], [3.0, 1.0, 2.0], [2]),  # the fastest rounds otherwise than PyTorch
+        ([1.5, 1.5, 1.5], [3.0, 1.0, 2.0], []),  # all do
+        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0]),
     ],
 )
-def test_the_fastest_kernel_is_kept_of_those_that_give_the_same_numbers(
-    made: list[float], seconds: list[float], kept: int, monkeypatch: pytest.MonkeyPatch
+def test_the_fastest_kernel_is_kept_of_those_that_give_the_same_numbers_as_pytorch(
+    made: list[float], seconds: list[float], kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = torch.empty(3, 4, dtype=torch.bfloat16)
-    kernels: Any = [0, 1, 2]
+    plan = plan_of([0, 1, 2])
 
-    def multiply(kernel: Any) -> None:
-        out.fill_(made[kernel])
+    def multiply(kernel: Any) -> list[torch.Tensor]:
+        return [out.fill_(1.0 if kernel is None else made[kernel])]
 
-    monkeypatch.setattr(cublas_lt, "_seconds", lambda multiply, kernel: seconds[kernel])
-    found: Any = cublas_lt._fastest(kernels, multiply, [out, torch.ones_like(out)], None)
-    assert found == kept
+    monkeypatch.setattr(cublas_lt, "_seconds", lambda multiply, kernel, calls: seconds[kernel])
+    cublas_lt._try(plan, [None, *plan.kernels], multiply, None)
+    assert plan.tried
+    assert plan.kernels == kept
 
 
-def test_kernels_that_add_begin_from_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = torch.full((3, 4), 2.0, dtype=torch.bfloat16)
-    out = start.clone()
-    kernels: Any = [0, 1]
+def test_the_only_kernel_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(multiply: Any, kernel: Any, calls: int) -> float:
+        raise AssertionError("there is nothing to choose")
 
-    def multiply(kernel: Any) -> None:
-        out.add_(1.0)
+    monkeypatch.setattr(cublas_lt, "_seconds", refuse)
+    plan = plan_of([7])
+    cublas_lt._try(plan, [None, 7], lambda kernel: [torch.ones(2, 4, dtype=torch.bfloat16)], None)  # type: ignore[list-item]
+    assert plan.kernels == [7]
 
-    monkeypatch.setattr(cublas_lt, "_seconds", lambda multiply, kernel: 2.0 - kernel)
-    found: Any = cublas_lt._fastest(kernels, multiply, [out], start)
-    assert found == 1
+
+def test_kernels_that_add_begin_from_the_same_numbers_and_leave_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    onto = torch.full((3, 4), 2.0, dtype=torch.bfloat16)
+    plan = plan_of([0, 1])
+
+    def seconds(multiply: Any, kernel: Any, calls: int) -> float:
+        multiply(kernel)
+        return 2.0 - kernel
+
+    monkeypatch.setattr(cublas_lt, "_seconds", seconds)
+    cublas_lt._try(plan, [None, *plan.kernels], lambda kernel: [onto.add_(1.0)], onto)
+    assert plan.kernels == [1]
+    assert bool((onto == 2).all())
 
 
 def test_what_the_library_does_not_take_is_multiplied_all_the_same() -> None:

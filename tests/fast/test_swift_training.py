@@ -15,8 +15,8 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from regard.attention import HeadsConfig
-from regard.attention.position import RotaryConfig
-from regard.fast.swift_training import FusedStack, for_training
+from regard.attention.position import LearnedConfig, RotaryConfig
+from regard.fast.swift_training import FusedStack, for_training, stacked_weights
 from regard.fast.unscored import Unscored
 from regard.model import (
     EncoderDecoder,
@@ -27,6 +27,7 @@ from regard.model import (
     StackConfig,
 )
 from regard.train.loss import word_loss
+from regard.train.lowered import Lowered
 
 SIZE = 30
 
@@ -171,12 +172,32 @@ def test_more_words_than_a_block_has() -> None:
 
 
 @pytest.mark.parametrize("documents", [None, torch.tensor([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]])])
-@pytest.mark.parametrize("position", [None, RotaryConfig()], ids=str)
+@pytest.mark.parametrize("position", [None, RotaryConfig(), LearnedConfig(limit=9), LearnedConfig(limit=5)], ids=str)
 def test_a_language_model(documents: Tensor | None, position: Any) -> None:
     torch.manual_seed(1)
     more = {} if position is None else {"position": position}
     config = LanguageModelConfig(vocabulary=SIZE, width=16, decoder=stack(), embedding={"dropout": 0.0}, **more)
     check(config.build().train(), SOURCE, documents=documents)
+
+
+@pytest.mark.parametrize("words", [5, 200])
+def test_weights_of_query_key_and_value_are_not_copied_where_they_lie_as_asked_for(
+    words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within and beyond the length that attention in one program has."""
+    torch.manual_seed(1)
+    config = LanguageModelConfig(vocabulary=SIZE, width=64, decoder=stack(HeadsConfig(heads=1)))
+    model = config.build().eval()
+    twin = for_training(model)
+    lowered = Lowered(twin, torch.float32, first=stacked_weights(twin))
+    ids = torch.randint(3, SIZE, (1, words))
+    wanted = model(ids)
+
+    def refuse(tensors: Any, *more: Any, **settings: Any) -> Tensor:
+        raise AssertionError("weights are copied")
+
+    monkeypatch.setattr(torch, "cat", refuse)
+    torch.testing.assert_close(lowered(ids), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_the_twin_takes_given_weights_in_another_precision() -> None:

@@ -133,3 +133,40 @@ def test_a_product_has_its_gradients() -> None:
     )
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_weights_below_each_other_are_not_copied_where_they_lie_so(beside: bool) -> None:
+    from regard.fast.triton_training import stacked
+
+    torch.manual_seed(0)
+    long = torch.randn(9, 4)
+    parts = [part.detach() if beside else part.clone() for part in long.split([2, 4, 3])]
+    for part in parts:
+        part.requires_grad_()
+    made = stacked(*parts)
+    assert torch.equal(made, long)
+    assert (made.data_ptr() == parts[0].data_ptr()) is beside
+    factor = torch.randn(9, 4)
+    (made * factor).sum().backward()
+    assert [part.grad is not None for part in parts] == [True] * 3
+    assert torch.equal(torch.cat([part.grad for part in parts if part.grad is not None]), factor)
+    assert torch.equal(stacked(parts[1], parts[0]), torch.cat((parts[1], parts[0])))  # not in the order they lie in
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_gradients_of_a_sum_and_of_its_norm_meet(centred: bool) -> None:
+    from regard.fast.triton_training import join
+
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 5, 12, requires_grad=True), torch.randn(12, requires_grad=True)
+    one, two = torch.randn(2, 3, 5, 12)
+    wanted = functional.layer_norm(x, (12,), weight) if centred else functional.rms_norm(x, (12,), weight, eps=1e-5)
+    (x * one + wanted * two).sum().backward()
+    slopes = [x.grad, weight.grad]
+    x.grad = weight.grad = None
+    same, normed = join(x, None, weight, None, 1e-5, before=True, centred=centred, chance=None)
+    torch.testing.assert_close(same, x)
+    torch.testing.assert_close(normed, wanted)
+    (same * one + normed * two).sum().backward()
+    torch.testing.assert_close([x.grad, weight.grad], slopes)

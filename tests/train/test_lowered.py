@@ -111,3 +111,17 @@ def test_what_is_not_trained_is_cast_too() -> None:
     at_once(lowered, torch.randn(5, 6).bfloat16())
     assert net[0].weight.grad is None
     assert len(slopes(net)) == len(list(net.parameters())) - 1
+
+
+def test_copies_lie_behind_each_other_in_the_order_that_is_asked_for() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(8, 8))
+    first = [net[2].weight, net[0].weight, torch.zeros(2)]  # the last is not a parameter of it
+    lowered = Lowered(net, first=first)
+    one, two = lowered.weights["2.weight"], lowered.weights["0.weight"]
+    assert two.data_ptr() == one.data_ptr() + one.nbytes
+    for name, parameter in net.named_parameters():
+        copy = lowered.weights[name]
+        assert torch.equal(copy, parameter.to(torch.bfloat16))
+        assert copy.data_ptr() % 16 == 0
+        assert copy.is_leaf
+        assert copy.requires_grad

@@ -235,14 +235,14 @@ class SelfAttention(Heads, OwnAttention):
     def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
         """x: # (batch, queries, width)"""
         key, value = self.source(x)
-        return self.attended(split_heads(self.query(x), self.heads), key, value, context, state)
+        return self.joined(self.seen(split_heads(self.query(x), self.heads), key, value, context, state))
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: LayerState) -> Tensor:
-        """What becomes of tokens whose queries, keys and values are made.  each: # (batch, heads, queries, width)"""
+    def seen(self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: LayerState) -> Tensor:
+        """What each head sees, queries, keys and values made.  each: # (batch, heads, queries, width)"""
         if self.rotary is not None:
             query = rotate(query, context.rotation(self.rotary))
         key, value, scope = self.keep(key, value, context, state)
-        return self.mix(query, key, value, scope, context)
+        return self.weighed(query, key, value, scope, context)
 
 
 class CrossAttention(Heads, OtherAttention):

@@ -1,18 +1,21 @@
-"""Large products by cuBLASLt, with the kernel that is fastest here, and such as bend what comes out of them.
+"""Products by cuBLASLt, by another kernel than PyTorch takes where that is faster, and such as bend what comes out.
 
-PyTorch brings that library along and takes its products from it, but leaves two things out. The library names several
-kernels for a size, and the first, which PyTorch takes, need not be the fastest. And it can apply GELU (the one by tanh)
-while a product is still in registers and write down what it was before, and on the way back multiply by its slope
-there, which saves a feed-forward two trips through memory. So this calls the library itself, through ctypes.
+PyTorch brings that library along and takes its products from it, but leaves three things out. The library names several
+kernels for a size, and the first, which PyTorch takes, need not be the fastest. Where a kernel may have some memory to
+work in, the library clears a few bytes of it before every product, and in a recorded pass the device waits for that
+longer than for some of the work itself; the same kernels can do without. And it can apply GELU (the one by tanh) while
+a product is still in registers and write down what it was before, and on the way back multiply by its slope there,
+which saves a feed-forward two trips through memory. So this calls the library itself, through ctypes.
 
 Whatever stands against it (another device or precision, an odd size, no such library) is seen before anything is
-computed, and PyTorch does it. Kernels are timed on the first product of a size. One is kept only if it gives the same
-bits there as the first, by their sum, so that which one wins on a busy device makes no difference to what a step gives.
+computed, and PyTorch does it. Kernels are tried on the first product of a size. One is kept only if it gives the same
+bits there as PyTorch's own, by their sum, so that which one wins on a busy device makes no difference to what a step
+gives. Products that bend have no such peer, and are held to the first that the library names.
 """
 
 import ctypes
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,11 +38,12 @@ BEND = "gelu-tanh"
 _ALIGNMENT = 16
 """Bytes on whose multiples every matrix begins."""
 _WORKSPACE = 32 * 2**20
-"""The most bytes that a product may take to work in."""
-_LARGE = 1 << 34
-"""Multiplications from which on a product takes so long that the choice of its kernel pays."""
-_KERNELS, _SAMPLES, _CALLS = 8, 5, 2
-"""Kernels that are timed, how often, and products of a sample."""
+"""The most bytes that a product may take to work in, where it cannot do without."""
+_SMALL, _LARGE = 1 << 28, 1 << 34
+"""Multiplications from which on a product may be taken from here, and those from which on its kernels are timed.
+Between them it is taken from here only where it is recorded, since Python is slower to start it than PyTorch."""
+_KERNELS, _SAMPLES, _CALLS, _SAMPLE = 8, 5, 4, 1 << 37
+"""Kernels that are timed, how often, and products of a sample: at most so many, and so many multiplications."""
 
 
 class _Heuristic(ctypes.Structure):
@@ -60,22 +64,32 @@ class _Plan:
     first: c_void_p
     second: c_void_p
     out: c_void_p
+    size: int
+    """Columns of what is made."""
+    work: int
+    """Multiplications."""
     added: bool
     """Whether it is added to what is there."""
     kernels: list[_Heuristic]
-    """Those that the library names; only the fastest once they are timed."""
+    """Those that the library names. Once they were tried, the one to take, or none if that is PyTorch's."""
+    tried: bool = False
     turn: Lock = field(default_factory=Lock)
     """Held by who multiplies, since the description also says where some matrices lie."""
+
+    @property
+    def large(self) -> bool:
+        """Whether the choice of a kernel pays."""
+        return self.work >= _LARGE
+
+
+Own = Callable[[], Tensor]
+"""A product as PyTorch makes it."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x · weightᵀ + bias.  x: # (…, width); weight: # (size, width)"""
-    plan = _large_plan(x, weight, bias, len(weight), transposed=True)
-    if plan is None:
-        return functional.linear(x, weight, bias)
-    out = x.new_empty(*x.shape[:-1], len(weight))
-    _multiply(plan, weight, x, out, bias=bias)
-    return out
+    plan = _plan_of(x, weight, bias, len(weight), transposed=True)
+    return _best(plan, lambda: functional.linear(x, weight, bias), weight, x, None, bias)
 
 
 def product_back(slope: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
@@ -83,12 +97,10 @@ def product_back(slope: Tensor, weight: Tensor, onto: Tensor | None = None) -> T
 
     slope: # (rows, size); weight: # (size, width); onto: # (rows, width), which is overwritten
     """
-    plan = _large_plan(slope, weight, onto, weight.shape[1], transposed=False, added=onto is not None)
-    if plan is None:
-        return slope @ weight if onto is None else onto.addmm_(slope, weight)
-    out = slope.new_empty(len(slope), weight.shape[1]) if onto is None else onto
-    _multiply(plan, weight, slope, out)
-    return out
+    plan = _plan_of(slope, weight, onto, weight.shape[1], transposed=False, added=onto is not None)
+    return _best(
+        plan, lambda: slope @ weight if onto is None else onto.addmm_(slope, weight), weight, slope, onto, None
+    )
 
 
 def knows(x: Tensor, widen: Tensor, bias: Tensor | None, narrow: Tensor) -> bool:
@@ -106,14 +118,14 @@ def knows(x: Tensor, widen: Tensor, bias: Tensor | None, narrow: Tensor) -> bool
 def bent_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """GELU of x · weightᵀ + bias, and what it is the GELU of.  x: # (rows, width); weight: # (hidden, width)"""
     bent, before = x.new_empty(2, len(x), len(weight))
-    _multiply(_bending(x, len(weight), biased=bias is not None), weight, x, bent, before, bias)
+    _bent(_bending(x, len(weight), biased=bias is not None), weight, x, bent, before, bias)
     return bent, before
 
 
 def product_bent_back(slope: Tensor, weight: Tensor, before: Tensor) -> Tensor:
     """slope · weight times GELU's slope at `before`.  slope: # (rows, width); weight: # (width, hidden)"""
     back = torch.empty_like(before)
-    _multiply(_bending_back(slope, weight.shape[1]), weight, slope, back, before)
+    _bent(_bending_back(slope, weight.shape[1]), weight, slope, back, before)
     return back
 
 
@@ -132,14 +144,14 @@ def _fits(*matrices: Tensor | None) -> bool:
     )
 
 
-def _large_plan(
+def _plan_of(
     x: Tensor, weight: Tensor, other: Tensor | None, size: int, *, transposed: bool, added: bool = False
 ) -> _Plan | None:
-    """How a large product of such matrices comes about; None where PyTorch's own is as good.
+    """How a product of such matrices comes about here; None where PyTorch's own is as good.
 
     x: # (…, inner); `other` is its bias or what it is added to
     """
-    if x.shape[-1] != weight.shape[transposed] or x.numel() * size < _LARGE:
+    if x.shape[-1] != weight.shape[transposed] or x.numel() * size < _SMALL:
         return None  # what does not go together is PyTorch's to refuse
     if size % 8 or not _fits(x, weight, other):
         return None
@@ -161,8 +173,44 @@ def _place(x: Tensor) -> tuple[torch.device, torch.dtype, int, int]:
     return x.device, x.dtype, x.numel() // x.shape[-1], x.shape[-1]
 
 
-def _multiply(
-    plan: _Plan | None,
+def _best(plan: _Plan | None, own: Own, weight: Tensor, x: Tensor, onto: Tensor | None, bias: Tensor | None) -> Tensor:
+    """A product by the kernel to take, which is found by trial on the first of a size."""
+    if plan is None:
+        return own()
+    recorded = torch.cuda.is_current_stream_capturing()
+
+    def multiply(kernel: _Heuristic | None) -> list[Tensor]:
+        if kernel is None:
+            return [own()]
+        out = x.new_empty(*x.shape[:-1], plan.size) if onto is None else onto
+        _start(plan, kernel, weight, x, out, bias=bias)
+        return [out]
+
+    if not plan.tried and not recorded:
+        _try(plan, [None, *plan.kernels], multiply, onto)
+    here = plan.tried and bool(plan.kernels) and (plan.large or recorded)
+    return multiply(plan.kernels[0] if here else None)[0]
+
+
+def _bent(
+    plan: _Plan | None, weight: Tensor, x: Tensor, out: Tensor, before: Tensor, bias: Tensor | None = None
+) -> None:
+    """The same of a product that bends, which PyTorch has not."""
+    assert plan is not None
+
+    def multiply(kernel: _Heuristic | None) -> list[Tensor]:
+        assert kernel is not None
+        _start(plan, kernel, weight, x, out, before, bias)
+        return [out, before]
+
+    if not plan.tried and not torch.cuda.is_current_stream_capturing():
+        _try(plan, plan.kernels, multiply, None)
+    multiply(plan.kernels[0])
+
+
+def _start(
+    plan: _Plan,
+    kernel: _Heuristic,
     weight: Tensor,
     x: Tensor,
     out: Tensor,
@@ -170,11 +218,13 @@ def _multiply(
     bias: Tensor | None = None,
 ) -> None:
     library = _library()
-    assert plan is not None
     one, kept, place = c_float(1.0), c_float(plan.added), c_void_p(out.data_ptr())
-
-    def multiply(kernel: _Heuristic) -> None:
+    with plan.turn, torch.cuda.device(x.device):
         work = torch.empty(kernel.workspace, dtype=torch.uint8, device=x.device)
+        if before is not None:
+            _describe(library, plan.description, _DESC_AUX_POINTER, c_void_p(before.data_ptr()))
+        if bias is not None:
+            _describe(library, plan.description, _DESC_BIAS_POINTER, c_void_p(bias.data_ptr()))
         status = library.cublasLtMatmul(
             _handle(x.device), plan.description, byref(one),
             c_void_p(weight.data_ptr()), plan.first, c_void_p(x.data_ptr()), plan.second, byref(kept),
@@ -183,44 +233,43 @@ def _multiply(
         )  # fmt: skip
         _checked(status)
 
-    with plan.turn, torch.cuda.device(x.device):
-        if before is not None:
-            _describe(library, plan.description, _DESC_AUX_POINTER, c_void_p(before.data_ptr()))
-        if bias is not None:
-            _describe(library, plan.description, _DESC_BIAS_POINTER, c_void_p(bias.data_ptr()))
-        if len(plan.kernels) > 1 and not torch.cuda.is_current_stream_capturing():
-            start = out.clone() if plan.added else None
-            plan.kernels = [_fastest(plan.kernels, multiply, [out] if before is None else [out, before], start)]
-            if start is not None:
-                out.copy_(start)
-        multiply(plan.kernels[0])
+
+Multiply = Callable[[_Heuristic | None], list[Tensor]]
+"""A product by a kernel, or by PyTorch, and what is made."""
 
 
-def _fastest(
-    kernels: list[_Heuristic], multiply: Callable[[_Heuristic], None], made: list[Tensor], start: Tensor | None
-) -> _Heuristic:
-    """The fastest of those that make the same numbers as the first, added to `start` if there is one."""
+def _try(plan: _Plan, kernels: Sequence[_Heuristic | None], multiply: Multiply, onto: Tensor | None) -> None:
+    """Keep the kernel to take: of those that make the same bits as the first, the fastest.
+
+    PyTorch's own, None, is there for its bits; it would be one of the others, after some bytes are cleared.
+    """
+    start = None if onto is None else onto.clone()
     found = []
     for kernel in kernels:
-        if start is not None:
-            made[0].copy_(start)
-        multiply(kernel)
-        found.append([int(each.view(torch.int64).sum()) for each in made])
-    same = [kernel for kernel, sums in zip(kernels, found, strict=True) if sums == found[0]]
-    # In turn, since a device that gets warm slows down.
-    rounds = [[_seconds(multiply, kernel) for kernel in same] for _ in range(_SAMPLES)]
-    seconds = [statistics.median(each) for each in zip(*rounds, strict=True)]
-    return same[seconds.index(min(seconds))]
+        if onto is not None and start is not None:
+            onto.copy_(start)
+        found.append([int(each.view(torch.int64).sum()) for each in multiply(kernel)])
+    same = [kernel for kernel, sums in zip(kernels, found, strict=True) if kernel is not None and sums == found[0]]
+    if len(same) > 1:
+        # In turn, since a device that gets warm slows down.
+        calls = max(1, min(_CALLS, _SAMPLE // plan.work))
+        rounds = [[_seconds(multiply, kernel, calls) for kernel in same] for _ in range(_SAMPLES)]
+        seconds = [statistics.median(each) for each in zip(*rounds, strict=True)]
+        same = [same[seconds.index(min(seconds))]]
+    if onto is not None and start is not None:
+        onto.copy_(start)
+    plan.kernels, plan.tried = same, True
 
 
-def _seconds(multiply: Callable[[_Heuristic], None], kernel: _Heuristic) -> float:
+def _seconds(multiply: Multiply, kernel: _Heuristic, calls: int) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    multiply(kernel)  # so that the device is at work already when the first of the others comes
     begin.record()
-    for _ in range(_CALLS):
+    for _ in range(calls):
         multiply(kernel)
     end.record()
     end.synchronize()
-    return float(begin.elapsed_time(end)) / 1000
+    return float(begin.elapsed_time(end)) / 1000 / calls
 
 
 @cache
@@ -276,21 +325,24 @@ def _plan(
     sizes = (inner, size) if transposed else (size, inner), (inner, rows), (size, rows)
     first, second, out = (_layout(library, kind, *each) for each in sizes)
     _checked(library.cublasLtMatmulPreferenceCreate(byref(preference)))
+    # Without memory to work in if it can be: GELU's slope has kernels for that too, but very slow ones.
     settings = [
-        (_PREFERENCE_WORKSPACE, c_uint64(_WORKSPACE)),
+        (_PREFERENCE_WORKSPACE, c_uint64(_WORKSPACE if epilogue == _EPILOGUE_DGELU else 0)),
         *((each, c_uint32(_ALIGNMENT)) for each in _PREFERENCE_ALIGNMENTS),
     ]
     for setting, value in settings:
         _checked(
             library.cublasLtMatmulPreferenceSetAttribute(preference, setting, byref(value), c_size_t(sizeof(value)))
         )
-    found, count = (_Heuristic * _KERNELS)(), c_int()
+    work = rows * inner * size
+    asked = _KERNELS if work >= _LARGE else 1
+    found, count = (_Heuristic * asked)(), c_int()
     status = library.cublasLtMatmulAlgoGetHeuristic(
-        _handle(device), description, first, second, out, out, preference, c_int(_KERNELS), found, byref(count)
+        _handle(device), description, first, second, out, out, preference, c_int(asked), found, byref(count)
     )
     library.cublasLtMatmulPreferenceDestroy(preference)
     kernels = [] if status else [each for each in found[: count.value] if not each.state]
-    return _Plan(description, first, second, out, added, kernels) if kernels else None
+    return _Plan(description, first, second, out, size, work, added, kernels) if kernels else None
 
 
 def _layout(library: Any, kind: c_int, rows: int, columns: int) -> c_void_p:

@@ -12,7 +12,7 @@ drawn again from the same seed, in a recorded pass too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from regard.attention import Causal, Context, Full, LayerState, Lengths
 from regard.attention.cache import KeyValue
+from regard.attention.encoding import Added, Learned
 from regard.attention.heads import CrossAttention, Heads, KeyValueProjection, SelfAttention, split_heads
 from regard.fast import triton_switch
 from regard.fast.cublas_lt import BEND
@@ -50,6 +51,8 @@ def for_training(model: AnyModel, *, late: bool = False, recompute: bool = False
         _pack(twin, parts, late)
     else:
         twin._modules.update({name: twin_of(FusedStack, part) for name, part in parts.items()})
+        ways_in = [(name, part) for name, part in twin.named_children() if type(part) is Input]
+        twin._modules.update({name: twin_of(FusedInput, part) for name, part in ways_in})
     if late and "decoder" in parts:
         _score_late(twin)
     if recompute:
@@ -155,6 +158,33 @@ def layers_of(stack: Stack, states: list[LayerState]) -> Iterator[Layer]:
         yield Layer([Sublayer(at, everyone[at], following[at]) for at in numbers], state, before, parts)
 
 
+class FusedInput(Input):
+    """The way in, where a code of positions is added: scaled, added and dropped in one."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        plain = isinstance(self.position, Added) and isinstance(self.norm, nn.Identity)
+        if not plain or context.watch is not None or not triton_switch.runs_on(x.device):
+            return super().forward(x, context)
+        from regard.fast import triton_training as kernels
+
+        code = self._code(context)
+        share = self.dropout.p if self.dropout.training else 0.0
+        chance = kernels.Chance(share, _seed(x.device), 0) if share else None
+        return kernels.place(x, code, self.factor, chance)
+
+    def _code(self, context: Context) -> Tensor:
+        """The code of each token's position.  # (tokens, width) or (rows, tokens, width)"""
+        straight = (
+            isinstance(context.start, int)
+            and not context.start
+            and context.lengths is None
+            and context.documents is None
+        )
+        if isinstance(self.position, Learned) and straight and context.queries <= len(self.position.table):
+            return self.position.table[: context.queries]  # nothing to look up
+        return self.position.encode(context.positions, context.lengths)
+
+
 class FusedStack(Stack):
     """A stack in its fast form. Its modules and parameters are those of the stack it was made of."""
 
@@ -163,9 +193,9 @@ class FusedStack(Stack):
             return super().forward(x, context, states)
         from regard.fast import triton_training as kernels
 
-        seed = torch.randint(1 << 30, (1,), device=x.device)
+        seed = _seed(x.device)
         layers = list(layers_of(self, states))
-        ready = _ready(kernels, layers[0], x)
+        x, ready = _begun(kernels, layers[0], x)
         for layer in layers:
             through = partial(self._through, kernels, layer, context, seed)
             if self.recomputes:
@@ -225,7 +255,8 @@ class FusedStack(Stack):
             sizes = function.sizes
             shape = kernels.Shape(sizes.heads, sizes.key_heads, sizes.head_width, seen.causal)
             if isinstance(function, SelfAttention):
-                made = kernels.product(x, *joined(function.query, function.source.key, function.source.value))
+                parts = (function.query, function.source.key, function.source.value)
+                made = kernels.product(x, *joined(*parts, stack=kernels.stacked))
                 return product(kernels.attend_self(made, seen.lengths, shape, chance), function.output)
             assert isinstance(state.memory, Remembered)
             query = product(x, function.query)
@@ -241,12 +272,20 @@ class FusedStack(Stack):
                     return whole
             return product(kernels.bend(product(x, function.widen), function.activation, chance), function.narrow)
         if isinstance(function, SelfAttention):
-            parts = ((each.weight, each.bias) for each in (function.query, function.source.key, function.source.value))
-            query, *others = kernels.products(x, *parts)
+            linears = (function.query, function.source.key, function.source.value)
+            query, *others = kernels.products(x, *((each.weight, each.bias) for each in linears))
             key, value = (split_heads(each, function.sizes.key_heads) for each in others)
-            return function.attended(split_heads(query, function.heads), key, value, context, state)
+            mixed = function.seen(split_heads(query, function.heads), key, value, context, state)
+            if not isinstance(function.output, nn.Linear):
+                return function.joined(mixed)
+            return product(mixed.transpose(1, 2).flatten(2), function.output)
         changed: Tensor = function(x, context, state)
         return changed
+
+
+def _seed(device: torch.device) -> Tensor:
+    """What chance of a pass is drawn from.  # (1,)"""
+    return torch.randint(1 << 30, (1,), device=device)
 
 
 class Remembered(tuple[Tensor, Tensor]):
@@ -262,7 +301,7 @@ def _remembered(source: nn.Module | None, memory: Tensor) -> KeyValue:
     if not isinstance(source, KeyValueProjection) or source.key.out_features != source.value.out_features:
         pair: KeyValue = source(memory)
         return pair
-    both = kernels.product(memory, *joined(source.key, source.value))
+    both = kernels.product(memory, *joined(source.key, source.value, stack=kernels.stacked))
     key, value = both.unflatten(2, (2, source.heads, -1)).permute(2, 0, 3, 1, 4)
     made = Remembered((key, value))
     made.both = both
@@ -285,7 +324,12 @@ def _is_known(kernels: Any, function: nn.Module, x: Tensor, context: Context, st
 
 def _ready(kernels: Any, layer: Layer, x: Tensor) -> Tensor:
     """What a layer's first sublayer takes of the sum before it."""
-    return _join(kernels, x, None, layer.sublayers[0].itself.norm, True, None)[1] if layer.before else x
+    return _begun(kernels, layer, x)[1]
+
+
+def _begun(kernels: Any, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum before a layer and what its first sublayer takes of it, so that their gradients meet on the way back."""
+    return _join(kernels, x, None, layer.sublayers[0].itself.norm, True, None) if layer.before else (x, x)
 
 
 def _join(
@@ -301,12 +345,28 @@ def _join(
     return made
 
 
-def joined(*parts: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """The weights of several projections of the same input, side by side."""
+def joined(
+    *parts: nn.Module, stack: Callable[..., Tensor] = lambda *tensors: torch.cat(tensors)
+) -> tuple[Tensor, Tensor | None]:
+    """The weights of several projections of the same input, below each other."""
     linears = [part for part in parts if isinstance(part, nn.Linear)]
-    weights: list[Tensor] = [part.weight for part in linears]
-    biases: list[Tensor] = [part.bias for part in linears if part.bias is not None]
-    return torch.cat(weights), torch.cat(biases) if len(biases) == len(parts) else None
+    biases = [part.bias for part in linears if part.bias is not None]
+    return stack(*(part.weight for part in linears)), stack(*biases) if len(biases) == len(parts) else None
+
+
+def stacked_weights(model: nn.Module) -> list[Tensor]:
+    """The weights that the fast forms stack, in that order: whoever lays them out so saves a copy."""
+    found: dict[Tensor, None] = {}  # a set that keeps its order
+    for part in model.modules():
+        if isinstance(part, SelfAttention) and isinstance(part.source, KeyValueProjection):
+            linears = [part.query, part.source.key, part.source.value]
+        elif isinstance(part, KeyValueProjection):
+            linears = [part.key, part.value]
+        else:
+            continue
+        found |= dict.fromkeys(each.weight for each in linears)
+        found |= dict.fromkeys(each.bias for each in linears if each.bias is not None)
+    return list(found)
 
 
 def seen_by(function: Heads, context: Context) -> Seen | None:

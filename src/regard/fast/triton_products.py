@@ -5,6 +5,7 @@ longer for it than for the gradient of the weights. Here many programs sum some 
 same order, so that the same step gives the same numbers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class _Products(torch.autograd.Function):
         context.save_for_backward(x, *weights)
         if 0 < len(biases) < len(weights):
             return tuple(cublas_lt.product(x, *each) for each in zip(parts[::2], parts[1::2], strict=True))  # type: ignore[arg-type]
-        made = cublas_lt.product(x, torch.cat(weights), torch.cat(biases) if biases else None)
+        made = cublas_lt.product(x, _stacked(weights), _stacked(biases) if biases else None)
         return tuple(made.split([len(weight) for weight in weights], dim=-1))
 
     @staticmethod
@@ -118,6 +119,30 @@ class _Products(torch.autograd.Function):
             found.append(rows.T @ flat)
             found.append(column_sums(rows, rows.dtype) if context.needs_input_grad[2 + 2 * number] else None)
         return None if back is None else back.view_as(x), *found
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors below each other, without a copy where they lie so already.  parts: # (rows, …) each"""
+    first = parts[0]
+    place = first.data_ptr()
+    for part in parts:
+        beside = part.is_contiguous() and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not beside or part.data_ptr() != place or part.shape[1:] != first.shape[1:]:
+            return torch.cat(tuple(parts))
+        place += part.nbytes
+    return first.as_strided((sum(len(part) for part in parts), *first.shape[1:]), first.stride())
+
+
+class _Stacked(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, *parts: Tensor) -> Tensor:
+        context.sizes = [len(part) for part in parts]
+        return _stacked(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, slope: Tensor) -> tuple[Tensor, ...]:
+        return tuple(slope.split(context.sizes))
 
 
 class _Bent(torch.autograd.Function):
@@ -161,6 +186,12 @@ def feed_forward(
 def products(x: Tensor, *parts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
     """x Wᵀ + b for several W and b.  x: # (…, width)"""
     made: tuple[Tensor, ...] = _Products.apply(x, *(each for part in parts for each in part))  # type: ignore[no-untyped-call]
+    return made
+
+
+def stacked(*parts: Tensor) -> Tensor:
+    """Weights below each other, without a copy where they lie so already.  parts: # (rows, …) each"""
+    made: Tensor = _Stacked.apply(*parts)  # type: ignore[no-untyped-call]
     return made
 
 

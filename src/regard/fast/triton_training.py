@@ -20,7 +20,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.fast.triton_attention import LONGEST, Shape, attend_other, attend_self
 from regard.fast.triton_chance import Chance, stays
-from regard.fast.triton_products import added, feed_forward, product, products
+from regard.fast.triton_lookup import place
+from regard.fast.triton_products import added, feed_forward, product, products, stacked
 
 __all__ = [
     "BENDS",
@@ -32,8 +33,10 @@ __all__ = [
     "bend",
     "feed_forward",
     "join",
+    "place",
     "product",
     "products",
+    "stacked",
 ]
 
 _ELEMENTS = 2048
@@ -146,7 +149,7 @@ class _Join(torch.autograd.Function):
         width = x.shape[-1]
         rows = x.numel() // width
         alone = before and change is None  # only a norm
-        x_out = x.new_empty(0) if alone else torch.empty_like(x)
+        x_out = x if alone else torch.empty_like(x)
         normed = torch.empty_like(x)
         total = x if alone else x_out if before else torch.empty_like(x)
         means, scales = torch.empty(2, rows, device=x.device)
@@ -160,8 +163,6 @@ class _Join(torch.autograd.Function):
         context.save_for_backward(total, means, scales, weight, *(() if chance is None else (seed,)))
         context.facts = (change is not None, bias is not None, before, centred, share, call)
         context.set_materialize_grads(False)
-        if alone:
-            context.mark_non_differentiable(x_out)
         return x_out, normed
 
     @staticmethod
@@ -220,9 +221,6 @@ def join(
     Where norms stand `before` sublayers these are the sum and its norm, else twice the norm of the sum. Without a
     change only the norm is new. `centred` is layer normalisation, else RMS.  x, change: # (…, width)
     """
-    if change is None and before:
-        _, normed = _Join.apply(x, None, weight, bias, epsilon, before, centred, None)  # type: ignore[no-untyped-call]
-        return x, normed
     made: tuple[Tensor, Tensor] = _Join.apply(x, change, weight, bias, epsilon, before, centred, chance)  # type: ignore[no-untyped-call]
     return made
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.fast.swift_training import for_training
+from regard.fast.swift_training import for_training, stacked_weights
 from regard.train.balance import Balance
 from regard.train.loss import Loss
 from regard.train.lowered import Lowered
@@ -32,7 +32,7 @@ Part = Literal["first", "more", "only"]
 def for_steps(model: nn.Module, precision: str, *, recompute: bool = False) -> Forward:
     """The model as steps of training call it: in its fast form, in a precision. The loss scores its words."""
     fast = for_training(model, late=True, recompute=recompute)
-    return fast if precision == "fp32" else Lowered(fast)
+    return fast if precision == "fp32" else Lowered(fast, first=stacked_weights(fast))
 
 
 def in_precision(model: nn.Module, precision: str) -> Forward:

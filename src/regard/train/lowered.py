@@ -2,24 +2,30 @@
 
 A model has hundreds of small tensors. Casting each when it is used, and adding up the gradient of each, starts more
 kernels than the rest of a small model's pass. Here casting is one operation over all of them, and gradients gather in
-one long tensor that every parameter's `grad` is a part of.
+one long tensor that every parameter's `grad` is a part of. The copies lie in one, too; those that are to lie behind
+each other there are named `first`, in their order.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+_EVEN = 64
+"""Numbers on whose multiples every copy begins: of two bytes each, a line of a GPU's cache."""
+
 
 class Lowered:
     """A model that is called with copies of its parameters: `refresh` them before a pass, `collect` after it."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16, *, first: Sequence[Tensor] = ()) -> None:
         self.model = model
         named = {name: parameter for name, parameter in model.named_parameters() if parameter.is_floating_point()}
         self.parameters: list[Tensor] = list(named.values())
-        self.copies = [p.detach().to(dtype).requires_grad_(p.requires_grad) for p in self.parameters]
+        made = _side_by_side(self.parameters, dtype, first)
+        self.copies = [copy.requires_grad_(p.requires_grad) for p, copy in zip(self.parameters, made, strict=True)]
         self.weights = dict(zip(named, self.copies, strict=True))
         """The copies by their names."""
         self.trained = [(p, copy) for p, copy in zip(self.parameters, self.copies, strict=True) if p.requires_grad]
@@ -100,6 +106,18 @@ class Lowered:
     def _long(self) -> Tensor:
         """A tensor as long as all gradients together."""
         return torch.zeros(sum(each.numel() for each in self._like), device=self._like[0].device)
+
+
+def _side_by_side(parameters: Sequence[Tensor], dtype: torch.dtype, first: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of parameters in one long tensor; each for itself where they are not plain tensors on one device."""
+    if len({each.device for each in parameters}) > 1 or any(type(each.data) is not Tensor for each in parameters):
+        return [each.detach().to(dtype) for each in parameters]
+    known = set(parameters)
+    order = list(dict.fromkeys([*(each for each in first if each in known), *parameters]))
+    room = [-(-each.numel() // _EVEN) * _EVEN for each in order]
+    long = torch.zeros(sum(room), dtype=dtype, device=order[0].device)
+    parts = dict(zip(order, long.split(room), strict=True))
+    return [parts[each][: each.numel()].view(each.shape).copy_(each.detach()).detach() for each in parameters]
 
 
 def _views(long: Tensor, like: list[Tensor]) -> list[Tensor]:

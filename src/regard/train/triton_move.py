@@ -8,7 +8,7 @@ made, clipped, and the parameter is written twice: as it is, and in the lower pr
 import triton
 import triton.language as tl
 
-STRETCH = 2048
+STRETCH = 1024
 """Numbers that a program moves."""
 
 
