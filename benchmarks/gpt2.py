@@ -57,7 +57,7 @@ def interrupted(words: list[str], folder: Path) -> int:
 
 
 def bare_speed() -> float | None:
-    path = RESULTS / "train-gpu-text.json"
+    path = RESULTS / "train-gpu.json"
     cases = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.is_file() else []
     return next((case["ours"] for case in cases if case["case"].startswith("GPT-2")), None)
 

@@ -456,18 +456,15 @@ def test_padding_on_the_page_is_the_measured_one() -> None:
 
 def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
     page = " ".join(RESULTS.split())
-    (base,) = starting("train-gpu-pairs", "base")
-    (before,) = starting("train-gpu", "base")
-    assert f"another run of the first gave {before['ratio']:.2f}, with a slower peer" in page
+    (base,) = starting("train-gpu", "base")
     (europarl,) = starting("train-gpu", "real Europarl")
     (multi30k,) = starting("train-gpu", "real Multi30k")
-    (gpt2,) = starting("train-gpu-text", "GPT-2")
-    for case, least in ((base, 1.6), (europarl, 2.5), (multi30k, 2.5), (gpt2, 1.145)):
+    (gpt2,) = starting("train-gpu", "GPT-2")
+    for case, least in ((base, 1.6), (europarl, 2.5), (multi30k, 2.5), (gpt2, 1.15)):
         assert f"| {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |" in page
         assert case["ratio"] >= least
     assert gpt2["gigabytes"] < gpt2["peer_gigabytes"]
-    assert f"**GPT-2's ratio is {gpt2['ratio']:.3f}, " in page
-    (gradients,) = starting("train-gpu-text", "gradients of GPT-2")
+    (gradients,) = starting("train-gpu", "gradients of GPT-2")
     assert gradients["passed"]
     assert f"({100 * gradients['ours']:.1f} and {100 * gradients['peer']:.1f} % off)" in page
     assert f"of which ours is {gpt2['ratio_to_nanogpt_elsewhere']:.2f} times" in page
@@ -476,7 +473,7 @@ def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
     attention = sum(each for name, each in spent.items() if "cudnn" in name)
     assert f"take {products:.0f} of the {32_768e3 / gpt2['ours']:.0f} ms of a step" in page
     assert f"its attention (cuDNN's) takes {attention:.0f}." in page
-    (start,) = starting("train-gpu-start-text", "start-up")
+    (start,) = starting("train-gpu", "start-up")
     assert f"{start['seconds_cold']:.0f} s with nothing compiled, and {start['seconds_warm']:.0f} s with" in page
     assert start["seconds_cold"] <= 45
     assert start["seconds_warm"] <= 15
@@ -486,8 +483,8 @@ def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
         assert f"{case['peer_gigabytes']:.1f} GB" in page
     assert f"{100 * base['share_of_peak']:.0f} % of the rate of large products" in page
     assert (
-        f"it takes {base['seconds_to_the_third_step']:.0f} s, {base['peer_seconds_to_the_third_step']:.0f} s with the"
-        in page
+        f"it takes {base['seconds_to_the_third_step']:.0f} s with kernels to compile, "
+        f"{base['peer_seconds_to_the_third_step']:.0f} s with the compiled peer" in page
     )
     assert base["seconds_to_the_third_step"] < 45
     lost = [case["share_lost_to_data"] for case in (europarl, multi30k)]

@@ -20,7 +20,7 @@ from regard.attention.position import RotaryConfig
 from regard.cost import fast
 from regard.cost.fast import fast_forward
 from regard.cost.memory import LATE_CELLS, batch_bytes
-from regard.fast.swift_training import for_training
+from regard.fast.swift_training import for_training, stacked_weights
 from regard.fast.unscored import Unscored
 from regard.model import (
     EncoderDecoderConfig,
@@ -61,8 +61,10 @@ def writer(kind: StackConfig, **more: Any) -> LanguageModelConfig:
 def kept_bytes(config: ModelConfig, dtype: torch.dtype, late: bool = True) -> int:
     """Bytes of all that autograd keeps of a pass before the loss; parameters, their copies and seeds are left out."""
     model = config.build().train()
-    lowered = Lowered(for_training(model, late=late), dtype)
-    own = {weight.untyped_storage().data_ptr() for weight in lowered.copies}
+    fast = for_training(model, late=late)
+    lowered = fast if dtype == torch.float32 else Lowered(fast, dtype, first=stacked_weights(fast) if late else ())
+    weights = lowered.copies if isinstance(lowered, Lowered) else model.parameters()
+    own = {weight.untyped_storage().data_ptr() for weight in weights}
     kept: dict[int, Tensor] = {}  # by storage; holding the tensors keeps an address from being used again
 
     def keep(tensor: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from regard.cost.effort import Part
 from regard.cost.fast import draw_their_own, fast_parts, is_recordable
 from regard.cost.forward import parts
 from regard.cost.memory import batch_bytes
-from regard.fast.swift_training import for_training, recomputes_recorded
+from regard.fast.swift_training import for_training, recomputes_recorded, stacked_weights
 from regard.model import (
     EncoderDecoderConfig,
     FeedForwardConfig,
@@ -179,7 +179,8 @@ def test_the_fast_form_keeps_as_much_as_is_said(config: ModelConfig, late: bool)
     # The norm of latents, which no kernel knows, keeps float32 on a CPU whatever the precision.
     exact = isinstance(config.decoder.attention, LatentConfig)
     model = config.build().train()
-    forward = Lowered(for_training(model, late=late, recompute=True), torch.float32 if exact else torch.float16)
+    fast = for_training(model, late=late, recompute=True)
+    forward = fast if exact else Lowered(fast, torch.float16, first=stacked_weights(fast) if late else ())
     said = both(fast_parts(config, ROWS, SOURCE, TARGET, "cpu", late=late)).lasting
     assert said.bytes("fp32" if exact else "bf16", "cpu") == kept_bytes(model, forward, ids(config))
 
@@ -191,7 +192,8 @@ def test_the_fast_form_keeps_as_much_of_long_texts_as_is_said(memory: str, monke
     monkeypatch.setattr("regard.cost.fast.LONGEST", 4)
     config = translator(stack(), memory=memory)
     model = config.build().train()
-    forward = Lowered(for_training(model, late=True, recompute=True), torch.float16)
+    fast = for_training(model, late=True, recompute=True)
+    forward = Lowered(fast, torch.float16, first=stacked_weights(fast))
     said = both(fast_parts(config, ROWS, SOURCE, TARGET, "cpu", late=True)).lasting
     assert said.bytes("bf16", "cpu") == kept_bytes(model, forward, ids(config))
 
@@ -266,10 +268,10 @@ def test_what_enters_each_layer_is_kept_and_the_inside_is_not() -> None:
     cells, layers, size = 768 * 32 * 512, 6, 2
     config = transformer_base(32768)
     kept = base_cost().activations_bytes
-    entering, memory = 2 * layers * cells, layers * 2 * (cells + 512 * 512)  # keys and values, and their weights
-    ids_masks_and_sums = 2 * 768 * 32 * 8 + 2 * cells * (config.embedding.dropout > 0)
+    entering, memory = 2 * layers * cells, layers * 2 * cells  # keys and values
+    ids_and_sums = 2 * 768 * 32 * 8
     around = cells * size + (2 * 768 * 32 * 8 if config.decoder.order == "pre" else 0)  # the encoder's result
-    assert kept == size * (entering + memory) + ids_masks_and_sums + around
+    assert kept == size * (entering + memory) + ids_and_sums + around
 
 
 def test_the_inside_of_one_layer_counts_when_the_way_back_begins() -> None:

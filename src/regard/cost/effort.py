@@ -25,6 +25,8 @@ class Effort:
 
     copies: int = 0
     """In float32, made only where the model itself is in another precision."""
+    stacked: int = 0
+    """Weights laid below each other, made only in float32: copies in another precision lie so already."""
 
     def __add__(self, other: "Effort") -> "Effort":
         return Effort(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
@@ -40,7 +42,8 @@ class Effort:
     def bytes(self, precision: Precision, device: Device) -> int:
         size = number_size(precision)
         exact = self.sums + (0 if precision == "fp32" else self.copies)
-        return size * self.kept + (size if device == "cpu" else 1) * self.masks + 4 * exact
+        kept = self.kept + (self.stacked if precision == "fp32" else 0)
+        return size * kept + (size if device == "cpu" else 1) * self.masks + 4 * exact
 
 
 @dataclass(frozen=True)

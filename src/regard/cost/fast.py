@@ -4,9 +4,10 @@ Its kernels keep nothing that can be made again: no mask of dropout, no weights 
 
 - the sum and norm around it keep the sum and two float32 numbers a token; what leaves the norm is kept by the product
   that reads it;
+- the way in keeps ids only, where a code of positions is added there;
 - attention over short texts keeps what its one product made, and its result; that product keeps the weights of query,
-  key and value laid side by side;
-- long attention keeps what PyTorch's own does;
+  key and value laid below each other, unless they are copies in bf16 that lie so already;
+- long attention keeps what PyTorch's own does, and where queries and keys are turned also what they were before;
 - a feed-forward keeps what enters and leaves its bend; ReLU only what leaves it.
 
 What the kernels do not know goes the plain way, and is counted as in `forward.py`: heads that share a
@@ -21,12 +22,20 @@ from dataclasses import replace
 
 from regard.attention import Full, LatentConfig, RotaryConfig, read_pattern
 from regard.attention.kinds import AnyAttention
+from regard.attention.position import EncodingConfig
 from regard.cost.attention import attention_of
 from regard.cost.effort import Device, Effort, Part, part_of
 from regard.cost.forward import embed, hold_mask, made_of_source, pairs, pattern_of, unkept
 from regard.cost.middle import feed_forward_of
 from regard.cost.readers import head_of, stack_of
-from regard.model import AnyModelConfig, EncoderDecoderConfig, FeedForwardConfig, ModelConfig, StackConfig
+from regard.model import (
+    AnyModelConfig,
+    EncoderDecoderConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    StackConfig,
+    VisionTransformerConfig,
+)
 
 LONGEST = 128
 """Words on each side up to which attention is one kernel."""
@@ -72,7 +81,8 @@ def fast_forward(
 ) -> Effort:
     """What a batch keeps from ids to scores, these left out. FLOPs are left to `forward`.
 
-    `late`: the loss scores words itself, and does not keep the vectors it was given.
+    `late`: the loss scores words itself, and does not keep the vectors it was given. Passes of several processes are
+    not late, and make copies of weights one by one.
     """
     theirs, own = fast_parts(config, rows, source, target, device, asked, late=late)
     return theirs.whole + own.whole
@@ -90,16 +100,16 @@ def fast_parts(
 ) -> tuple[Part, Part]:
     """The same of each side. Keys and values that the decoder makes of the source are the target's here."""
     if not isinstance(config, ModelConfig):
-        part = _stack(config.encoder, config, rows, target, False, device)
+        part = _stack(config.encoder, config, rows, target, False, device, late)
         head = (head_of(config, target, asked, device) + unkept(target, config.width)) * rows
         return Part(), replace(part, outside=part.outside + head, lasting=part.lasting + head)
-    theirs, own = Part(), _stack(config.decoder, config, rows, target, True, device)
+    theirs, own = Part(), _stack(config.decoder, config, rows, target, True, device, late)
     if late:
         vectors = unkept(target, config.width) * rows
         own = replace(own, outside=own.outside + vectors, lasting=own.lasting + vectors)
     if isinstance(config, EncoderDecoderConfig):
-        theirs = _stack(config.encoder, config, rows, source, False, device)
-        cross, made, again, copied = _cross(config, rows, source, target, device)
+        theirs = _stack(config.encoder, config, rows, source, False, device, late)
+        cross, made, again, copied = _cross(config, rows, source, target, device, late)
         own = replace(
             own.holding(cross + copied),
             layers=own.layers + cross * config.decoder.layers,
@@ -109,20 +119,27 @@ def fast_parts(
     return theirs, own
 
 
-def _stack(config: StackConfig, model: AnyModelConfig, rows: int, tokens: int, causal: bool, device: Device) -> Part:
+def _stack(
+    config: StackConfig, model: AnyModelConfig, rows: int, tokens: int, causal: bool, device: Device, late: bool
+) -> Part:
     """Word vectors, self-attention and feed-forward of every layer, and what leaves the last norm."""
     heads, width, rotary = config.attention, model.width, isinstance(model.position, RotaryConfig)
     if _known_of_itself(config, model, tokens):
         sizes = heads.sizes(width)
         made = (sizes.heads + 2 * sizes.key_heads) * sizes.head_width
-        layer = Effort(kept=tokens * (made + sizes.heads * sizes.head_width)) * rows + Effort(kept=made * width)
+        layer = Effort(kept=tokens * (made + sizes.heads * sizes.head_width)) * rows
+        layer += _stacked(made * width, late)
     else:
         reached = pairs(pattern_of(config, causal), tokens, tokens)
         layer = attention_of(heads, width, device).own(tokens, reached, rotary) * rows
         layer += hold_mask(config, tokens, causal)
+        if rotary and not isinstance(heads, LatentConfig):
+            # Turned queries and keys are kept, and values, which are part of what one product made: all of that.
+            sizes = heads.sizes(width)
+            layer += Effort(kept=tokens * (sizes.heads + sizes.key_heads) * sizes.head_width) * rows
     layer += _around(width, tokens) * (2 * rows)
     layers = [layer + _feed_forward(each, width, tokens) * rows for each in config.feed_forwards]
-    first, cells = embed(model, tokens) * rows, rows * tokens * width
+    first, cells = _embed(model, tokens) * rows, rows * tokens * width
     if config.order == "post":  # what leaves the last norm
         return part_of(layers, first + Effort(kept=cells), cells)
     # Where norms stand before sublayers also what enters it. Computed again, that is inside of the last layer.
@@ -131,8 +148,21 @@ def _stack(config: StackConfig, model: AnyModelConfig, rows: int, tokens: int, c
     return replace(part.holding(entering), lasting=part.lasting + entering * -1)
 
 
+def _stacked(weights: int, late: bool) -> Effort:
+    """Weights laid below each other."""
+    return Effort(stacked=weights) if late else Effort(kept=weights)
+
+
+def _embed(config: AnyModelConfig, tokens: int) -> Effort:
+    """As the plain form does, without a mask where the way in is one kernel."""
+    made = embed(config, tokens)
+    if not isinstance(config.position, EncodingConfig) or config.position.join != "add":
+        return made
+    return made if isinstance(config, VisionTransformerConfig) or config.embedding.norm else replace(made, masks=0)
+
+
 def _cross(
-    config: EncoderDecoderConfig, rows: int, source: int, target: int, device: Device
+    config: EncoderDecoderConfig, rows: int, source: int, target: int, device: Device, late: bool
 ) -> tuple[Effort, Effort, Effort, Effort]:
     """A decoder layer's attention to the source; the keys and values made of that for all layers.
 
@@ -142,7 +172,7 @@ def _cross(
     sizes, attention, one = heads.sizes(width), attention_of(heads, width, device), config.memory == "shared"
     # Of keys and values, side by side; a latent is one, and comes of its own weights.
     side_by_side = 0 if isinstance(heads, LatentConfig) else heads.remembered(width)
-    weights = Effort(kept=side_by_side * width) * (1 if one else layers)
+    weights = _stacked(side_by_side * width, late) * (1 if one else layers)
     made = made_of_source(config, rows, source, device)
     around = _around(width, target) * rows
     if _known(heads, width, max(source, target)):

@@ -154,10 +154,12 @@ class CapturedGradients(Gradients[AnyBatch]):
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side), Balance(self.task.model).counting(False):
             for _ in range(_WARM_PASSES):
+                left = None  # lets go of what the pass before made
                 _, left = self._made(held, held_scale, part)
         torch.cuda.current_stream(device).wait_stream(side)
         if self.mover is not None and left is not None and self.mover.note(left) is None:
             part = "first"  # gradients that cannot be moved by from where they were made
+        left = None
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             loss, left = self._made(held, held_scale, part)
