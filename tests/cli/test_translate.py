@@ -503,3 +503,11 @@ def test_that_kernels_are_compiled_is_said_once(model: Path, monkeypatch: pytest
     done = command("translate", model, stdin=b"red cat\n")
     assert done.err.startswith("Compiling for this CPU, once")
     assert done.err.count("\n") == 1
+
+
+def test_ctranslate2_goes_on_drawing_where_lines_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr("regard.cli.lines.CHUNK", 1)
+    lines = b"See you soon.\nThe cat ate the mouse.\n"
+    done = command("translate", "en-tr", "--engine", "ctranslate2", "--temperature", 0.5, stdin=lines)
+    assert (done.code, done.out.count("\n")) == (0, 2)

@@ -36,13 +36,14 @@ def torchrun(*words: object) -> subprocess.Popen[str]:
     )
 
 
-def done(process: subprocess.Popen[str], before: str = "") -> Done:
-    out, err = process.communicate(timeout=100)
+def done(process: subprocess.Popen[str], before: str = "", given: str | None = None) -> Done:
+    out, err = process.communicate(given, timeout=100)
     return Done(process.returncode, out, before + err)
 
 
-def run(*words: object) -> Done:
-    return done(child(*words))
+def run(*words: object, given: str | None = None) -> Done:
+    """A command in a process of its own, with something on its standard input where it is given."""
+    return done(child(*words, piped=given is not None), given=given)
 
 
 def when_said(process: subprocess.Popen[str], beginning: str) -> str:

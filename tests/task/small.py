@@ -188,10 +188,11 @@ def command(*words: object, stdin: bytes = b"") -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
-def child(*words: object) -> subprocess.Popen[str]:
+def child(*words: object, piped: bool = False) -> subprocess.Popen[str]:
     """`python -m regard …` as a process of its own, on one thread."""
     return subprocess.Popen(
         [sys.executable, "-m", "regard", *map(str, words)],
+        stdin=subprocess.PIPE if piped else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

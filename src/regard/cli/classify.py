@@ -39,10 +39,10 @@ def classify(
     show = _as_json if as_json else _as_text
     classifier = load_classifier(model, chosen_device(device, threads))
 
-    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
+    def work(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
         paths = [path for line in lines for path in (pictures_in(line) if line.strip() else [None])]
         found = classifier.classify_each([path for path in paths if path is not None], top=top, progress=progress)
-        return len(paths), _shown(paths, found, show)
+        return _shown(paths, found, show)
 
     work_through(image, None, output, "pictures", work)
 

@@ -40,10 +40,10 @@ def fill(
     filler = load_filler(model, chosen_device(device, threads))
     shown = top or (5 if as_json else 1)
 
-    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
-        for number, line in enumerate(lines, start=before + 1):
+    def work(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+        for number, line in zip(numbers, lines, strict=True):
             if line.strip() and MASK not in line:
-                where = "" if text and len(text) == 1 else f"Line {number}: "
+                where = "" if text and len(text) == 1 else f"Line {number + 1}: "
                 raise UserError(f"{where}there is no gap in {line!r}; write {MASK} where a word is missing.")
         wanted = [line for line in lines if line.strip()]
         found = iter(filler.fill_all(wanted, top=shown, pieces=pieces, progress=progress))
@@ -56,7 +56,7 @@ def fill(
                 results.append(filler.filled(line, gaps))
             else:
                 results.append("\t".join(_as_text(guesses) for guesses in gaps))
-        return len(lines), results
+        return results
 
     work_through(text, file, output, "texts", work)
 

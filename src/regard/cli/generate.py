@@ -3,15 +3,18 @@
 import json
 import sys
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.lines import (
+    check_engine,
     check_for_ctranslate2,
     ctranslate2_device,
     padded,
+    partial_stays,
     say_what_it_costs,
     set_forms,
     shown_alternatives,
@@ -37,9 +40,9 @@ from regard.cli.options import (
     Threads,
     TopK,
     TopP,
-    chosen_device,
     drawing,
 )
+from regard.cli.processes import PATIENCE, Processes, one_voice, start_others, taking_part
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,56 +81,63 @@ def generate(
     device: Device = "auto",
     threads: Threads = None,
     engine: Engine = EngineName.regard,
+    processes: Processes = None,
 ) -> None:
     """Go on with a text. One prompt is written as it comes; several, or standard input, one result a line."""
-    from regard.decode import DecodeConfig
-    from regard.task.generator import SAMPLING, load_generator
-    from regard.task.words import make_wish
+    with one_voice():
+        if prompt and file:
+            raise UserError("PROMPT and --file both name what to go on with; give one of the two.")
+        alternatives = shown_alternatives(alternatives, as_json)
+        draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
+        if beams is not None and draws:
+            raise UserError("--beams searches for the likeliest text, the others draw by chance; give one of the two.")
+        if require and beams is None:
+            raise UserError("--require searches for a text with these words, which wants beams: add --beams 5.")
+        check_engine(engine, processes)
+        start_others(processes, device, threads, partial_stays(output))
+    with taking_part(device, threads, PATIENCE) as (world, place):
+        from regard.decode import DecodeConfig
+        from regard.task.generator import SAMPLING, load_generator
+        from regard.task.words import make_wish
 
-    if prompt and file:
-        raise UserError("PROMPT and --file both name what to go on with; give one of the two.")
-    alternatives = shown_alternatives(alternatives, as_json)
-    draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
-    if beams is not None and draws:
-        raise UserError("--beams searches for the likeliest text, the others draw by chance; give one of the two.")
-    if require and beams is None:
-        raise UserError("--require searches for a text with these words, which wants beams: add --beams 5.")
-    searched = {} if beams is None else {"beams": max(beams, count), "sample": False}
-    decode = DecodeConfig.read(SAMPLING.plain() | draws | searched)
-    if engine is EngineName.regard:
-        generator = load_generator(model, chosen_device(device, threads))
-        set_forms(generator.forms, kernels, precision)
-    else:
-        generator = _opened_in_ctranslate2(model, ctranslate2_device(device, threads, seed), as_json)
-    wish = make_wish(generator.text, required=require or (), forbidden=forbid or ())
-    if engine is EngineName.ctranslate2:
-        check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
-    plain = not as_json and output is None and count == 1 and not (require or forbid)
-    say_if_long = _teller_of_long_prompts(generator)
-    if prompt and len(prompt) == 1 and plain and decode.beams == 1:
-        say_if_long(prompt)
-        _stream(generator, prompt[0], length, decode, stop or [])
-        return
+        searched = {} if beams is None else {"beams": max(beams, count), "sample": False}
+        decode = DecodeConfig.read(SAMPLING.plain() | draws | searched)
+        if engine is EngineName.regard:
+            generator = load_generator(model, place)
+            set_forms(generator.forms, kernels, precision)
+        else:
+            generator = _opened_in_ctranslate2(model, ctranslate2_device(device, threads, seed), as_json)
+        wish = make_wish(generator.text, required=require or (), forbidden=forbid or ())
+        if engine is EngineName.ctranslate2:
+            check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
+        plain = not as_json and output is None and count == 1 and not (require or forbid)
+        say_if_long = _teller_of_long_prompts(generator)
+        if prompt and len(prompt) == 1 and plain and decode.beams == 1 and world.size == 1:
+            say_if_long(prompt)
+            _stream(generator, prompt[0], length, decode, stop or [])
+            return
 
-    each_gives = count if decode.beams > 1 else 1  # what is drawn is drawn anew
+        each_gives = count if decode.beams > 1 else 1  # what is drawn is drawn anew
+        times = count // each_gives
 
-    def work(prompts: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
-        if before == 0 and engine is EngineName.regard:
-            say_what_it_costs(generator.forms, len(prompts))
-        say_if_long(prompts)
-        repeated = [each for each in prompts for _ in range(count // each_gives)]
-        found = generator.generate_all(
-            repeated,
-            limit=length,
-            decode=decode.model_copy(update={"seed": decode.seed + before}),
-            stops=stop or (),
-            wish=wish,
-            alternatives=alternatives,
-            progress=progress,
-        )
-        return len(repeated), (line for each in found for line in _lines(each, each_gives, as_json, generator))
+        def work(prompts: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+            if world.first and numbers[0] == 0 and engine is EngineName.regard:
+                say_what_it_costs(generator.forms, len(prompts))
+            say_if_long(prompts)
+            found = generator.generate_all(
+                [each for each in prompts for _ in range(times)],
+                limit=length,
+                decode=decode,
+                stops=stop or (),
+                wish=wish,
+                alternatives=alternatives,
+                numbers=[first + more for first in numbers for more in range(times)],
+                progress=progress,
+            )
+            lines = [_lines(each, each_gives, as_json, generator) for each in found]
+            return ("\n".join(chain(*lines[at : at + times])) for at in range(0, len(lines), times))
 
-    work_through(prompt, file, output, "prompts", work)
+        work_through(prompt, file, output, "prompts", work, things=lambda line: times, world=world)
 
 
 def _opened_in_ctranslate2(model: str, where: "torch.device", scored: bool) -> "Generator":

@@ -30,11 +30,11 @@ def label_lines(
 
     labeller = load_labeller(model, chosen_device(device, threads))
 
-    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
+    def work(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
         found = iter(labeller.label([line for line in lines if line.strip()], top=top, progress=progress))
         labels = [next(found) if line.strip() else [] for line in lines]  # an empty line stays one
         show = _as_json if as_json else _as_text
-        return len(lines), [show(line, some) for line, some in zip(lines, labels, strict=True)]
+        return [show(line, some) for line, some in zip(lines, labels, strict=True)]
 
     work_through(text, None, output, "texts", work)
 

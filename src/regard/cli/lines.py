@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.options import PrecisionName, chosen_device
+from regard.cli.options import EngineName, PrecisionName, chosen_device
 from regard.cli.progress import counting, further
 from regard.errors import UserError
 
@@ -17,28 +17,68 @@ if TYPE_CHECKING:
     from regard.data.tokenizer import TextTokenizer
     from regard.decode import DecodeConfig, Wish
     from regard.task.forms import Forms
+    from regard.train.world import World
 
 CHUNK = 4000
 """Lines taken at once from a file or a pipe: enough to sort them by length, few enough to hold."""
 
-Work = Callable[[list[str], int, Callable[[int], None]], tuple[int, Iterable[str]]]
-"""Given some lines, how many things were done before and who hears of more: how many these were, and what to write."""
+Work = Callable[[list[str], list[int], Callable[[int], None]], Iterable[str]]
+"""Given some lines, the number of the first thing in each, and who hears how many are done: what to write."""
 
 
-def work_through(text: list[str] | None, files: list[Path] | None, output: Path | None, what: str, work: Work) -> None:
-    """Let what was typed, files or standard input go through `work`, some lines at a time, and write what comes."""
-    with written(output) as write, counting(what, None) as progress:
+def work_through(
+    text: list[str] | None,
+    files: list[Path] | None,
+    output: Path | None,
+    what: str,
+    work: Work,
+    *,
+    things: Callable[[str], int] = lambda line: 1,
+    world: "World | None" = None,
+) -> None:
+    """Let what was typed, files or standard input go through `work`, some lines at a time, and write what comes.
+
+    `things`: how many there are in a line. Processes of a `world` share lines out, and the first of them reads and
+    writes; `work` then gives one result for each line.
+    """
+    from regard.train.world import ALONE
+
+    world = world or ALONE
+    with _written_by_first(output, world) as write, counting(what, None, shown=world.first) as progress:
         before = 0
-        for lines in chunks_of_lines(text, files):
-            count, results = work(lines, before, further(progress, before))
-            before += count
-            for line in results:
-                write(line)
+        for lines in _told(chunks_of_lines(text, files, CHUNK * world.size), world):
+            *numbers, after = accumulate(map(things, lines), initial=before)
+            mine, heard = world.share(lines), further(progress, before, world.size)
+            results = work(mine, world.share(numbers), heard) if mine else ()
+            for result in results if world.size == 1 else world.whole(list(results)):
+                write(result)
+            before = after
+
+
+def _told(chunks: Iterator[list[str]], world: "World") -> Iterator[list[str]]:
+    """The lines that the first process reads, for all."""
+    if world.size == 1:
+        yield from chunks
+        return
+    while lines := world.gather(next(chunks, []) if world.first else [])[0]:
+        yield lines
+
+
+@contextmanager
+def _written_by_first(output: Path | None, world: "World") -> Iterator[Callable[[str], None]]:
+    if world.first:
+        with written(output) as write:
+            yield write
+        return
+    try:
+        yield lambda line: None
+    except KeyboardInterrupt:  # the first says what was done
+        raise SystemExit(130) from None
 
 
 @contextmanager
 def written(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """Takes lines as they come: to standard output, or to a file that is whole only at the end."""
+    """Takes results as they come: to standard output, or to a file that is whole only at the end."""
     from regard.files import growing_file
 
     if output is None:
@@ -50,7 +90,7 @@ def written(output: Path | None) -> Iterator[Callable[[str], None]]:
 
             def write(line: str) -> None:
                 nonlocal count
-                count += 1
+                count += 1 + line.count("\n")
                 file.write(f"{line}\n")
                 file.flush()
 
@@ -62,13 +102,13 @@ def written(output: Path | None) -> Iterator[Callable[[str], None]]:
         raise SystemExit(130) from None
 
 
-def chunks_of_lines(text: list[str] | None, files: list[Path] | None) -> Iterator[list[str]]:
+def chunks_of_lines(text: list[str] | None, files: list[Path] | None, most: int) -> Iterator[list[str]]:
     """What is to be worked on, some lines at a time: all that were typed, a line at a time from a terminal."""
     if text:
         yield text
         return
     stream = _lines(files)
-    size = 1 if not files and sys.stdin.isatty() else CHUNK
+    size = 1 if not files and sys.stdin.isatty() else most
     while chunk := list(islice(stream, size)):
         yield chunk
 
@@ -118,6 +158,19 @@ def token_facts(
             ]
         facts.append(fact)
     return facts
+
+
+def check_engine(engine: EngineName, processes: int | None) -> None:
+    """CTranslate2 is not shared out over processes."""
+    from regard.train.world import joined_size
+
+    if engine is EngineName.ctranslate2 and (processes or joined_size()) > 1:
+        raise UserError("CTranslate2 shares work out over threads by itself; leave out --processes, or --engine.")
+
+
+def partial_stays(output: Path | None) -> str:
+    """What to know when a process was lost."""
+    return "" if output is None else f" What was done by then, if anything, is in {output}.partial."
 
 
 def ctranslate2_device(device: str, threads: int | None, seed: int | None) -> "torch.device":

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.lines import say_what_it_costs, set_forms, work_through
-from regard.cli.options import Device, Kernels, Output, Precision, PrecisionName, Threads, chosen_device
+from regard.cli.lines import partial_stays, say_what_it_costs, set_forms, work_through
+from regard.cli.options import Device, Kernels, Output, Precision, PrecisionName, Threads
+from regard.cli.processes import PATIENCE, Processes, one_voice, start_others, taking_part
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,38 +34,42 @@ def parse(
     precision: Precision = PrecisionName.float32,
     device: Device = "auto",
     threads: Threads = None,
+    processes: Processes = None,
 ) -> None:
     """Parse sentences: one well-formed tree over exactly the words of each."""
-    from regard.data.tree_picture import draw_tree, tree_svg
-    from regard.data.words import split_words
-    from regard.files import write_text
-    from regard.task.parser import load_parser
+    with one_voice():
+        if text and file:
+            raise UserError("TEXT and --file both name what to parse; give one of the two.")
+        if draw and as_json:
+            raise UserError("--draw is for people, --json for programs; give one of the two.")
+        if svg is not None:
+            _make_folder(svg)
+        start_others(processes, device, threads, partial_stays(output))
+    with taking_part(device, threads, PATIENCE) as (world, place):
+        from regard.data.tree_picture import draw_tree, tree_svg
+        from regard.data.words import split_words
+        from regard.files import write_text
+        from regard.task.parser import load_parser
 
-    if text and file:
-        raise UserError("TEXT and --file both name what to parse; give one of the two.")
-    if draw and as_json:
-        raise UserError("--draw is for people, --json for programs; give one of the two.")
-    if svg is not None:
-        _make_folder(svg)
-    parser = load_parser(model, chosen_device(device, threads))
-    set_forms(parser.forms, kernels, precision)
-    decode = parser.search(beams).only_best()
+        parser = load_parser(model, place)
+        set_forms(parser.forms, kernels, precision)
+        decode = parser.search(beams).only_best()
 
-    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
-        if before == 0:
-            say_what_it_costs(parser.forms, len(lines))
-        sentences = [line.split() if tokenised else split_words(line) for line in lines]
-        found = iter(parser.parse_words([words for words in sentences if words], decode, progress))
-        results = []
-        for number, words in enumerate(sentences, start=before + 1):
-            parsed = next(found) if words else None  # an empty line stays one
-            if parsed is not None and svg is not None:
-                write_text(svg / f"{number}.svg", tree_svg(parsed.tree))
-            shown = "" if parsed is None else draw_tree(parsed.tree) if draw else str(parsed.tree)
-            results.append(json.dumps(_facts(parsed), ensure_ascii=False) if as_json else shown)
-        return len(lines), results
+        def work(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+            if numbers[0] == 0:
+                say_what_it_costs(parser.forms, len(lines))
+            sentences = [line.split() if tokenised else split_words(line) for line in lines]
+            found = iter(parser.parse_words([words for words in sentences if words], decode, progress))
+            results = []
+            for number, words in zip(numbers, sentences, strict=True):
+                parsed = next(found) if words else None  # an empty line stays one
+                if parsed is not None and svg is not None:
+                    write_text(svg / f"{number + 1}.svg", tree_svg(parsed.tree))
+                shown = "" if parsed is None else draw_tree(parsed.tree) if draw else str(parsed.tree)
+                results.append(json.dumps(_facts(parsed), ensure_ascii=False) if as_json else shown)
+            return results
 
-    work_through(text, file, output, "sentences", work)
+        work_through(text, file, output, "sentences", work, world=world)
 
 
 def _make_folder(path: Path) -> None:

@@ -29,6 +29,8 @@ Processes = Annotated[int | None, typer.Option(min=1, help="Start so many proces
 
 _STARTED = "REGARD_PROCESSES"
 """Set for the processes that we have started ourselves."""
+PATIENCE = 24 * 3600.0
+"""Seconds that processes wait for each other where no recipe says how long: some get the longer sentences."""
 _met: list["World"] = []
 """Worlds of more than one process that this one has been part of."""
 _POLITE = 5.0

@@ -72,9 +72,9 @@ def _duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def counting(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar over things that are counted; nothing elsewhere than on a terminal."""
-    if not sys.stderr.isatty():
+def counting(what: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar over things that are counted; nothing elsewhere than on a terminal, or if it is not to be `shown`."""
+    if not shown or not sys.stderr.isatty():
         yield lambda done: None
         return
     columns: tuple[Any, ...] = (
@@ -88,9 +88,9 @@ def counting(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda done: display.update(task, completed=done)
 
 
-def further(progress: Callable[[int], None], before: int) -> Callable[[int], None]:
-    """Counts on from what was done before."""
-    return lambda done: progress(before + done)
+def further(progress: Callable[[int], None], before: int, processes: int = 1) -> Callable[[int], None]:
+    """Counts on from what was done before; of several processes, the others are taken to be as far."""
+    return lambda done: progress(before + done * processes)
 
 
 @contextlib.contextmanager

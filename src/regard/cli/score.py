@@ -1,8 +1,7 @@
 """`regard score`."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import Device, Threads, given_pairs
-from regard.cli.processes import Processes, one_voice, start_others, taking_part
+from regard.cli.processes import PATIENCE, Processes, one_voice, start_others, taking_part
 from regard.cli.progress import counting
 from regard.errors import UserError
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
     from regard.task.scoring import Test
     from regard.train.world import World
-
-_PATIENCE = 24 * 3600.0
-"""Seconds that processes wait for each other: some get the longer sentences."""
 
 
 def score(
@@ -65,7 +61,7 @@ def score(
             }
             _refuse(for_translations, f"{model} is a model for {task}")
             start_others(processes, device, threads)
-        with taking_part(device, threads, _PATIENCE) as (world, place):
+        with taking_part(device, threads, PATIENCE) as (world, place):
             _score_by_recipe(show, model, test, beams, place, world)
         return
     with one_voice():
@@ -75,14 +71,14 @@ def score(
         tests = own_test_sets(model, test) if given is None else [given_test_set(given, ScoreConfig())]
         _check_shares(tests, processes or joined_size())
         start_others(processes, device, threads)
-    with taking_part(device, threads, _PATIENCE) as (world, place):
+    with taking_part(device, threads, PATIENCE) as (world, place):
         for one in tests:
             how = {"tokenised": one.score.tokenised or tokenised, "lowercase": one.score.lowercase or lowercase}
             systems = {}
             for name in [model] if against is None else [model, against]:
                 shares = world if not Path(name).is_file() else ALONE  # a file has all its lines already
                 mine = shares.share(one.sources)
-                with counting(f"translating {one.name}", len(mine)) if world.first else _silently() as progress:
+                with counting(f"translating {one.name}", len(mine), shown=world.first) as progress:
                     systems[name] = shares.whole(outputs(name, mine, beams=beams, device=place, progress=progress))
             if not world.first:
                 continue
@@ -115,11 +111,6 @@ def _check_shares(tests: list["Test"], processes: int) -> None:
     for one in tests:
         if 1 < processes > len(one.sources):
             raise UserError(f"{processes} processes cannot share the {len(one.sources)} sentences of {one.name}.")
-
-
-@contextlib.contextmanager
-def _silently() -> Iterator[None]:
-    yield None
 
 
 Show = Callable[[str, dict[str, Any]], None]

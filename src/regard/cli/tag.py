@@ -35,11 +35,11 @@ def tag(
         raise UserError("TEXT and --file both name what to tag; give one of the two.")
     labeller = load_labeller(model, chosen_device(device, threads))
 
-    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
+    def work(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
         sentences = [line.split() if tokenised else split_words(line) for line in lines]
         found = iter(labeller.tag_words([words for words in sentences if words], progress=progress))
         tagged = [next(found) if words else None for words in sentences]  # an empty line stays one
-        return len(lines), [_as_json(one) if as_json else str(one or "") for one in tagged]
+        return [_as_json(one) if as_json else str(one or "") for one in tagged]
 
     work_through(text, file, output, "sentences", work)
 

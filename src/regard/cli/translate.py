@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.lines import (
+    check_engine,
     check_for_ctranslate2,
     ctranslate2_device,
     padded,
+    partial_stays,
     say_what_it_costs,
     set_forms,
     shown_alternatives,
@@ -37,9 +39,9 @@ from regard.cli.options import (
     Threads,
     TopK,
     TopP,
-    chosen_device,
     drawing,
 )
+from regard.cli.processes import PATIENCE, Processes, one_voice, start_others, taking_part
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,44 +88,46 @@ def translate(
     device: Device = "auto",
     threads: Threads = None,
     engine: Engine = EngineName.regard,
+    processes: Processes = None,
 ) -> None:
     """Translate text, files or standard input: a line in, a line out; paragraphs keep their layout."""
-    from regard.task.words import make_wish
-
-    if text and file:
-        raise UserError("TEXT and --file both name what to translate; give one of the two.")
-    alternatives = shown_alternatives(alternatives, as_json)
-    draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
-    if engine is EngineName.regard:
-        if together and precision is not PrecisionName.float32:
-            raise UserError("An ensemble computes in float32; leave out --precision, or --with.")
-        translator = _opened(model, together or [], chosen_device(device, threads))
-        set_forms(translator.forms, kernels, precision)
-        translator.shortlist = _shortlist(translator, model, shortlist, shortlist_file)
-    else:
-        if shortlist or shortlist_file:
+    with one_voice():
+        if text and file:
+            raise UserError("TEXT and --file both name what to translate; give one of the two.")
+        alternatives = shown_alternatives(alternatives, as_json)
+        draws = drawing(temperature, top_k, top_p, min_p, repetition, seed)
+        if engine is EngineName.regard:
+            if together and precision is not PrecisionName.float32:
+                raise UserError("An ensemble computes in float32; leave out --precision, or --with.")
+        elif shortlist or shortlist_file:
             raise UserError("CTranslate2 cannot use our shortlist; leave it out, or use --engine regard.")
-        where = ctranslate2_device(device, threads, seed)
-        translator = _opened_in_ctranslate2(model, together or [], where, as_json)
-    decode = _search(translator, beams, nbest, diverse, draws)
-    wish = make_wish(translator.target_text, prefix=prefix, required=require or (), forbidden=forbid or ())
-    if engine is EngineName.ctranslate2:
-        check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
+        check_engine(engine, processes)
+        start_others(processes, device, threads, partial_stays(output))
+    with taking_part(device, threads, PATIENCE) as (world, place):
+        from regard.task.translator import sentences_of
+        from regard.task.words import make_wish
 
-    def work(lines: list[str], before: int, progress: Callable[[int], None]) -> tuple[int, Iterable[str]]:
-        if before == 0 and engine is EngineName.regard and not together:
-            say_what_it_costs(translator.forms, len(lines))
-        found = translator.translate_all(
-            lines,
-            decode.model_copy(update={"seed": decode.seed + before}),  # every line its own
-            progress,
-            wish=wish,
-            alternatives=alternatives,
-        )
-        shown = (line for one in found for line in _shown(one, nbest, as_json, translator.target_text))
-        return sum(len(one.sentences) for one in found), shown
+        if engine is EngineName.regard:
+            translator = _opened(model, together or [], place)
+            set_forms(translator.forms, kernels, precision)
+            translator.shortlist = _shortlist(translator, model, shortlist, shortlist_file)
+        else:
+            where = ctranslate2_device(device, threads, seed)
+            translator = _opened_in_ctranslate2(model, together or [], where, as_json)
+        decode = _search(translator, beams, nbest, diverse, draws)
+        wish = make_wish(translator.target_text, prefix=prefix, required=require or (), forbidden=forbid or ())
+        if engine is EngineName.ctranslate2:
+            check_for_ctranslate2(decode, wish, alternatives, kernels, precision)
 
-    work_through(text, file, output, "sentences", work)
+        def work(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+            if world.first and numbers[0] == 0 and engine is EngineName.regard and not together:
+                say_what_it_costs(translator.forms, len(lines))
+            found = translator.translate_all(
+                lines, decode, progress, wish=wish, alternatives=alternatives, numbers=numbers
+            )
+            return ("\n".join(_shown(one, nbest, as_json, translator.target_text)) for one in found)
+
+        work_through(text, file, output, "sentences", work, things=sentences_of, world=world)
 
 
 def _opened(model: str, together: list[str], where: "torch.device") -> "Translator":

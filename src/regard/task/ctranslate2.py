@@ -2,7 +2,7 @@
 
 Greedy search gives the same outputs. Beam search ranks what it found by the model's own length penalty, but
 CTranslate2 decides by its own when to stop looking, and knows only a power of the length. What it cannot do is refused,
-never done differently.
+never done differently. Where it draws words it does so by chance of its own, so `numbers` change nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +55,7 @@ class CTranslate2Translator(Translator):
         *,
         wish: Wish | None = None,
         alternatives: int = 0,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
         decode, wish = decode or self.decode, wish or Wish()
         check_possible(decode, wish, alternatives)
@@ -160,6 +161,7 @@ class CTranslate2Generator(Generator):
         stops: Sequence[str] = (),
         wish: Wish | None = None,
         alternatives: int = 0,
+        numbers: Sequence[int] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Generated]]:
         wish = wish or Wish()

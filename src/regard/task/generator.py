@@ -105,12 +105,16 @@ class Generator(Loaded):
         stops: Sequence[str] = (),
         wish: Wish | None = None,
         alternatives: int = 0,
+        numbers: Sequence[int] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Generated]]:
-        """For each prompt its continuations, best first. `progress` hears how many prompts are done."""
+        """For each prompt its continuations, best first. `progress` hears how many prompts are done.
+
+        Words are drawn by a prompt's number, from 0 on if there are no `numbers`.
+        """
         requests = [
             self._request(prompt, limit, decode, seeded(wish, decode.seed + number), alternatives)
-            for number, prompt in enumerate(prompts)
+            for number, prompt in zip(range(len(prompts)) if numbers is None else numbers, prompts, strict=True)
         ]
         budget = BATCH_TOKENS.get(self.language_model.device.type, 2048)
         worker = self.forms.worker(len(requests))

@@ -54,13 +54,15 @@ def translate_lines(
     *,
     wish: Wish | None = None,
     alternatives: int = 0,
+    numbers: Sequence[int] | None = None,
     shortlist: Shortlist | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Translation]]:
     """For each line its best translations, best first, as many as `decode` asks for. A line without words stays one.
 
-    With a `shortlist` they are searched among its tokens only. `progress` hears how many lines are done.
+    With a `shortlist` they are searched among its tokens only. `progress` hears how many lines are done. Words are
+    drawn by a line's number, from 0 on if there are no `numbers`.
     """
     sources = source.encode_batch(lines)
     results: list[list[Translation]] = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in lines]
@@ -71,7 +73,7 @@ def translate_lines(
             tuple(sources[number]),
             decode.limit(len(sources[number]) + 1),
             decode,
-            seeded(wish, decode.seed + number),
+            seeded(wish, decode.seed + (number if numbers is None else numbers[number])),
             alternatives,
         )
         for number in wanted

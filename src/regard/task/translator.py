@@ -119,8 +119,12 @@ class Translator(Loaded):
         *,
         wish: Wish | None = None,
         alternatives: int = 0,
+        numbers: Sequence[int] | None = None,
     ) -> list[Translated]:
-        """Each text with its sentences and their candidates. `progress` hears how many sentences are done."""
+        """Each text with its sentences and their candidates. `progress` hears how many sentences are done.
+
+        `numbers`: of each text's first sentence, where these are some of many texts; words are drawn by them.
+        """
         splits = [split_sentences(text, longest=LONGEST) for text in texts]
         if wish is not None and (wish.prefix or wish.required):
             for split in splits:
@@ -130,7 +134,14 @@ class Translator(Loaded):
                         f"{len(split.sentences)}: {split.sentences[0]!r} …; translate them one by one."
                     )
         sentences = [sentence for split in splits for sentence in split.sentences]
-        found = iter(self.translate_sentences(sentences, decode, progress, wish=wish, alternatives=alternatives))
+        each = None
+        if numbers is not None:
+            each = [
+                first + at for first, split in zip(numbers, splits, strict=True) for at in range(len(split.sentences))
+            ]
+        found = iter(
+            self.translate_sentences(sentences, decode, progress, wish=wish, alternatives=alternatives, numbers=each)
+        )
         return [
             Translated(text, tuple((sentence, tuple(next(found))) for sentence in split.sentences), split)
             for text, split in zip(texts, splits, strict=True)
@@ -144,8 +155,9 @@ class Translator(Loaded):
         *,
         wish: Wish | None = None,
         alternatives: int = 0,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
-        """Sentences as they stand, one by one: how a model is scored."""
+        """Sentences as they stand, one by one: how a model is scored. Of some of many, `numbers` are theirs."""
         return translate_lines(
             self._worker_for(len(sentences)),
             self.source_text,
@@ -154,6 +166,7 @@ class Translator(Loaded):
             decode or self.decode,
             wish=wish,
             alternatives=alternatives,
+            numbers=numbers,
             shortlist=self.shortlist,
             progress=progress,
         )
@@ -163,6 +176,11 @@ class Translator(Loaded):
         if len(sources) != len(targets):
             raise UserError(f"There are {len(sources)} sources and {len(targets)} translations; give one for each.")
         return score_lines(self.worker, self.source_text, self.target_text, sources, targets)
+
+
+def sentences_of(text: str) -> int:
+    """How many sentences a text is translated by."""
+    return len(split_sentences(text, longest=LONGEST).sentences)
 
 
 def load_translator(name: str | Path, device: torch.device | str = "cpu") -> Translator:
