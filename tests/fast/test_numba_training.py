@@ -147,8 +147,12 @@ def test_logits_and_gradients_are_the_same(kind: StackConfig) -> None:
     check(translator(kind), SOURCE, TARGET, **LENGTHS)
 
 
+@pytest.mark.parametrize("even", [1, 4, 64], ids=lambda even: f"even to {even}")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-def test_the_loss_of_words_that_are_scored_late_is_the_same(kind: StackConfig) -> None:
+def test_the_loss_of_words_that_are_scored_late_is_the_same(
+    kind: StackConfig, even: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.fast.packed_training._EVEN", even)
     check_late(translator(kind), SOURCE, TARGET, **LENGTHS)
 
 
@@ -162,6 +166,41 @@ def test_many_rows_of_many_lengths(threads: int) -> None:
     check(translator(stack()), source, target, **lengths)
     check_late(translator(stack()), source, target, **lengths)
     check_late(translator(stack(order="post")), source, target, **lengths)
+
+
+def test_every_number_is_made_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(make: Any) -> Any:
+        def empty(*sizes: Any, **more: Any) -> Tensor:
+            made: Tensor = make(*sizes, **more)
+            return made.fill_(torch.nan) if made.is_floating_point() else made
+
+        return empty
+
+    source, target, lengths = batch(70, 19)
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
+    check_late(translator(stack()), source, target, **lengths)
+
+
+def test_whatever_the_lengths_packed_words_come_in_few_counts() -> None:
+    torch.manual_seed(0)
+    counts = []
+    for _ in range(200):
+        places = Places(60, 30, torch.randint(20, 31, (60,)))
+        counts.append(len(places.pack(torch.ones(60, 30, 1))))
+        assert 0 <= counts[-1] - places.count < 64
+    assert len(set(counts)) <= 4
+    full = Places(60, 30, torch.tensor([29, *[30] * 59]))
+    assert len(full.pack(torch.ones(60, 30, 1))) == 60 * 30  # there is no more padding than that
+
+
+def test_packed_words_come_back_to_where_they_stood() -> None:
+    x, lengths = torch.randn(9, 20, 3), torch.randint(0, 16, (9,))
+    places = Places(9, 20, lengths)
+    back = places.unpack(places.pack(x))
+    inside = torch.arange(20) < lengths[:, None]
+    assert torch.equal(back[inside], x[inside])
+    assert torch.equal(places.pack(x)[: places.count], x[inside])
 
 
 def test_rows_without_padding_and_a_memory_for_all_layers() -> None:

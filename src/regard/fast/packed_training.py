@@ -1,5 +1,9 @@
 """What training on a CPU does with the words of a batch, one behind the other, without padding.
 
+Almost: some padding is left behind them, so that words come in few counts (`even_cells`). Where every batch had a count
+of its own, each would have tensors of sizes that no batch before had, and oneDNN new code for each of its products; the
+memory of a process then grows by gigabytes. What is computed of that padding is finite, and nothing flows back to it.
+
 Each function here is differentiable. Products are those of `one_dnn.py`; what lies between them is done by the kernels
 of `numba_training.py`.
 """
@@ -34,6 +38,8 @@ class Chance(NamedTuple):
         return limit, bits & 0xFFFFFFFF, bits >> 32, 1 / (1 - self.share)
 
 
+_EVEN, _EVEN_SHARES = 64, 1 << 16
+"""Of what packed rows and shares of attention come in multiples, where there is padding enough."""
 _NOTHING_DROPPED = (0, 0, 0, 1.0)
 
 
@@ -42,8 +48,21 @@ def draw() -> int:
     return int(torch.randint(1 << 62, ()))
 
 
+def even_cells(inside: Tensor) -> Tensor:
+    """The numbers of cells that are `inside`, and behind them of some that are not, so that counts are even.
+
+    inside: # (cells,)
+    """
+    cells = inside.nonzero()[:, 0]
+    more = -len(cells) % _EVEN
+    return torch.cat((cells, (~inside).nonzero()[:more, 0])) if more else cells
+
+
 class Places:
-    """Where words stand: in rows of a batch, padded on the right, and one behind the other."""
+    """Where words stand: in rows of a batch, padded on the right, and one behind the other.
+
+    There are `count` of them. What is packed may have more rows: padding, behind all words.
+    """
 
     def __init__(self, rows: int, words: int, lengths: Tensor | None) -> None:
         self.rows, self.words = rows, words
@@ -53,19 +72,19 @@ class Places:
         torch.cumsum(self.lengths, 0, out=self.starts[1:])
         self.count = int(self.starts[-1])
         self.longest = int(self.lengths.max())
-        self.cells: Tensor | None = None  # (words,), None if there is no padding
+        self.cells: Tensor | None = None  # (packed rows,), None if there is no padding
         if self.count < rows * words:
-            self.cells = (torch.arange(words) < self.lengths[:, None]).flatten().nonzero()[:, 0]
+            self.cells = even_cells((torch.arange(words) < self.lengths[:, None]).flatten())
 
     def pack(self, x: Tensor) -> Tensor:
-        """(rows, words, width) → (all words, width)"""
+        """(rows, words, width) → (packed rows, width)"""
         flat = x.reshape(-1, x.shape[-1])
         if self.cells is None:
             return flat
         return cast(Tensor, _Pack.apply(flat, self.cells))  # type: ignore[no-untyped-call]
 
     def unpack(self, x: Tensor) -> Tensor:
-        """(all words, width) → (rows, words, width), zeros for padding"""
+        """(packed rows, width) → (rows, words, width), zeros for other padding"""
         if self.cells is not None:
             x = cast(Tensor, _Unpack.apply(x, self.cells, self.rows * self.words))  # type: ignore[no-untyped-call]
         return x.view(self.rows, self.words, x.shape[-1])
@@ -312,8 +331,9 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         offsets = torch.zeros_like(places.starts)
         torch.cumsum(places.lengths * others.lengths * shape.heads, 0, out=offsets[1:])
-        shares = torch.empty(int(offsets[-1]))
+        shares = torch.empty(-(-int(offsets[-1]) // _EVEN_SHARES) * _EVEN_SHARES)
         out = torch.empty(query.shape[0], shape.heads * shape.size)
+        out[places.count :] = 0  # padding is no sentence
         numbers = _NOTHING_DROPPED if chance is None else chance.numbers()
         given = _attention_facts(query, both, places, others, shape, offsets)
         run(kernels.attend, places.rows, *given, shares, out, *numbers)
@@ -328,6 +348,9 @@ class _Attention(torch.autograd.Function):
         places, others, shape, gain = context.facts
         query_slope = torch.empty_like(query)
         both_slope = None if both is None else torch.empty_like(both)
+        query_slope[places.count :] = 0
+        if both_slope is not None:
+            both_slope[others.count :] = 0
         given = _attention_facts(query, both, places, others, shape, offsets)
         filled = query_slope if both_slope is None else both_slope
         run(kernels.attend_back, places.rows, *given, shares, slope.contiguous(), gain, query_slope, filled)

@@ -133,12 +133,13 @@ def _late_loss(given: Unscored, words: Tensor, real: Tensor, smoothing: float) -
         facts = (x, given.weight, given.bias, words, real, smoothing)
         total, plain = DeviceLateSums.apply(*facts)  # type: ignore[no-untyped-call]
         return Loss(total, plain, real.sum())
+    from regard.fast.packed_training import even_cells
     from regard.train.numba_loss import LateSums
 
     words = _checked(words, real, len(given.weight))
     if not bool(real.all()):
-        cells = real.nonzero()[:, 0]
-        x, words = x.index_select(0, cells), words[cells]
+        cells = even_cells(real)
+        x, words = x.index_select(0, cells), words.masked_fill(~real, -1)[cells]
     asked = torch.is_grad_enabled()
     total, plain = LateSums.apply(x, given.weight, given.bias, words, smoothing, asked)  # type: ignore[no-untyped-call]
     return Loss(total, plain, real.sum())

@@ -150,7 +150,10 @@ class LateSums(torch.autograd.Function):
     def forward(
         context: Any, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, smoothing: float, asked: bool
     ) -> tuple[Tensor, Tensor]:
-        """x: # (rows, width); weight: # (vocabulary, width); words: # (rows,), int64; asked: are there gradients?"""
+        """x: # (rows, width); weight: # (vocabulary, width); words: # (rows,), int64, -1 where none counts
+
+        `asked`: are there gradients?
+        """
         x, words = x.contiguous(), words.contiguous()
         rows, size = len(words), len(weight)
         wanted = [asked and each for each in context.needs_input_grad[:3]]
