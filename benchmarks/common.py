@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 import regard
+from regard.cost import Work, estimate
+from regard.model import AnyModelConfig
 
 RESULTS = Path(__file__).parent / "results"
 _CALLS = 5
@@ -72,6 +74,14 @@ def write_results(name: str, cases: Sequence[dict[str, Any]]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def operations(config: AnyModelConfig, target: int, source: int = 0) -> tuple[float, float]:
+    """Floating-point operations of matrix products for a token of the source and one of the target, there and back.
+
+    As `regard cost` counts them, for texts of these lengths.
+    """
+    return estimate(config, Work(1, target, source), precision="fp32").training_flops_per_token
 
 
 def say(case: dict[str, Any]) -> dict[str, Any]:

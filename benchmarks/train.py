@@ -7,20 +7,26 @@ On a CPU: a small encoder–decoder (3 + 3 layers, width 256, 4 heads, hidden 1,
 on two threads, real batches of Multi30k where it is there (REGARD_DATA), else of the sentences that ship. All get the
 same tokens in the same batches, the same dropout, label smoothing, clipping and Adam. Ours is the model's fast form for
 training, in a step that does what the training loop's does. A round is some steps of each in turn; the ratio is the
-median over rounds of the best peer's time over ours. Tokens are target words that are not padding.
+median over rounds of a peer's time over ours. Tokens are target words that are not padding. The share of the peak is
+beside the rate of large products, with nothing else to do and no padding. Memory is what building the model and
+stepping take at their peak, each in a process of its own (Linux only, and not with --quick).
 """
 
 import argparse
+import gc
 import itertools
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import median_ratio, say, time_in_turn, write_results
+from common import median_ratio, operations, say, time_in_turn, write_results
 from torch import Tensor, nn
 from torch.nn import functional
 from translation import TorchTransformer
@@ -47,7 +53,10 @@ SMALL = [
     "train.precision=fp32",
     "train.loss.consistency=0",
 ]
-Logits = Callable[[Batch, Tensor], Tensor]
+OURS = "ours"
+_LONG = 60
+"""Steps for whose memory we look: enough to show what grows from step to step."""
+Step = Callable[[Batch], None]
 
 
 def recipe() -> tuple[TranslationRecipe, str]:
@@ -97,7 +106,7 @@ class Marian(nn.Module):
         return logits
 
 
-def peer_step(model: nn.Module, start: int, smoothing: float) -> Callable[[Batch], None]:
+def peer_step(model: nn.Module, start: int, smoothing: float) -> Step:
     """A step as a careful person writes it."""
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
     model.train()
@@ -116,7 +125,7 @@ def peer_step(model: nn.Module, start: int, smoothing: float) -> Callable[[Batch
     return step
 
 
-def our_step(model: EncoderDecoder, settings: TrainConfig, start: int) -> Callable[[Batch], None]:
+def our_step(model: EncoderDecoder, settings: TrainConfig, start: int) -> Step:
     """What `Loop` does in a step: forward, loss, backward, clip, move."""
     optimiser = settings.optimiser.build(model)
     forward = for_training(model.train(), late=True)
@@ -136,66 +145,114 @@ def our_step(model: EncoderDecoder, settings: TrainConfig, start: int) -> Callab
     return step
 
 
-def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Work:
+    """What all train on."""
+
+    recipe: TranslationRecipe
+    data: str
+    config: EncoderDecoderConfig
+    batches: list[Batch]
+
+    @property
+    def words(self) -> int:
+        return sum(batch.count for batch in self.batches)
+
+    def steppers(self, config: EncoderDecoderConfig) -> dict[str, Callable[[], Step]]:
+        """What makes a model of these sizes and its step: ours first, then the peers'."""
+        start, settings = config.tokens.start, self.recipe.train
+        assert start is not None
+        return {
+            OURS: lambda: our_step(config.build(), settings, start),
+            "torch.nn.Transformer": lambda: peer_step(TorchTransformer(config), start, settings.loss.smoothing),
+            "Hugging Face Marian": lambda: peer_step(Marian(config), start, settings.loss.smoothing),
+        }
+
+    def all_steps(self, step: Step) -> Callable[[], None]:
+        def run() -> None:
+            for batch in self.batches:
+                step(batch)
+
+        return run
+
+
+def work(steps: int) -> Work:
     torch.set_num_threads(2)
+    torch.manual_seed(1)
     settings, data = recipe()
-    steps, rounds = (3, 3) if quick else (12, 7)
     with tempfile.TemporaryDirectory() as place:
         prepared = prepare(settings, Path(place), lambda sentence: None, None)
         config = settings.encoder_decoder_settings(prepared.target.vocabulary)
-        torch.manual_seed(1)
-        model = config.build()
-        task = TranslationTask(settings, prepared, model)
-        batches = list(itertools.islice(task.batches.epochs(), steps))
-        words = sum(batch.count for batch in batches)
-        assert config.tokens.start is not None
-        start, smoothing = config.tokens.start, settings.train.loss.smoothing
-        peers = {
-            "torch.nn.Transformer": peer_step(TorchTransformer(config), start, smoothing),
-            "Hugging Face Marian": peer_step(Marian(config), start, smoothing),
-        }
+        task = TranslationTask(settings, prepared, config.build())
+        return Work(settings, data, config, list(itertools.islice(task.batches.epochs(), steps)))
 
-        steppers = [our_step(model, settings.train, start), *peers.values()]
 
-        def all_steps(step: Callable[[Batch], None]) -> Callable[[], None]:
-            def run() -> None:
-                for batch in batches:
-                    step(batch)
-
-            return run
-
-        mine, *others = time_in_turn([all_steps(step) for step in steppers], rounds, warm=1)
-    cases = []
-    best = min(range(len(others)), key=lambda number: statistics.median(others[number]))
-    for number, name in enumerate(peers):
-        cases.append(
-            say(
-                {
-                    "case": f"small encoder–decoder, float32, 2 threads, {data}, {name}",
-                    "ours": words / statistics.median(mine),
-                    "peer": words / statistics.median(others[number]),
-                    "ratio": median_ratio(mine, others[number]),
-                    "best_peer": number == best,
-                    "unit": "target tokens a second",
-                    "floor": floor(words, batches, config),
-                    "rounds": rounds,
-                }
-            )
+def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
+    given, rounds = work(3 if quick else 12), 3 if quick else 7
+    steppers = given.steppers(given.config)
+    megabytes = {name: None if quick else peak_alone(name) for name in steppers}
+    taken = time_in_turn([given.all_steps(make()) for make in steppers.values()], rounds, warm=1)
+    seconds = dict(zip(steppers, taken, strict=True))
+    speeds = {name: given.words / statistics.median(each) for name, each in seconds.items()}
+    best, most = max((name for name in steppers if name != OURS), key=speeds.__getitem__), floor(given)
+    return [
+        say(
+            {
+                "case": f"small encoder–decoder, float32, 2 threads, {given.data}, {name}",
+                "ours": speeds[OURS],
+                "peer": speeds[name],
+                "ratio": median_ratio(seconds[OURS], seconds[name]),
+                "best_peer": name == best,
+                "unit": "target tokens a second",
+                "floor": most,
+                "share_of_peak": speeds[OURS] / most,
+                "peer_share_of_peak": speeds[name] / most,
+                "megabytes": megabytes[OURS],
+                "peer_megabytes": megabytes[name],
+                "rounds": rounds,
+            }
         )
-    return cases
+        for name in steppers
+        if name != OURS
+    ]
 
 
-def floor(words: int, batches: list[Batch], config: EncoderDecoderConfig) -> float:
+def floor(given: Work) -> float:
     """Target tokens a second if there were nothing but the products, at the rate of large ones on this machine."""
     a = torch.randn(1024, 1024)
     (seconds,) = time_in_turn([lambda: a @ a], 20)
     rate = 2 * 1024**3 / min(seconds)
-    width, hidden = config.width, config.encoder.feed_forward.hidden
-    source, target = (sum(batch.tokens[side] for batch in batches) for side in (0, -1))  # padding need not be computed
-    encoder = config.encoder.layers * (4 * width**2 + 2 * width * hidden)
-    decoder = config.decoder.layers * (6 * width**2 + 2 * width * hidden) + width * config.vocabulary
-    memory = config.decoder.layers * 2 * width**2
-    return words / (6 * (source * (encoder + memory) + target * decoder) / rate)
+    rows = sum(int((batch.items >= 0).sum()) for batch in given.batches)
+    source, target = (sum(batch.tokens[side] for batch in given.batches) for side in (0, -1))  # padding is not needed
+    of_source, of_target = operations(given.config, round(target / rows), round(source / rows))
+    return given.words / ((of_source * source + of_target * target) / rate)
+
+
+def peak_alone(name: str) -> float:
+    """The most megabytes that steps take, in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--peak", name], stdout=subprocess.PIPE, text=True, check=True, env=os.environ
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+def peak(name: str) -> float:
+    """Megabytes at the peak of some steps, above what the process held with all code loaded and nothing built."""
+    given = work(_LONG)
+    narrow = given.config.model_copy(update={"width": 32})
+    given.steppers(narrow)[name]()(given.batches[0])  # loads or compiles what will be needed
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak begins anew
+    before = resident("VmRSS")
+    given.all_steps(given.steppers(given.config)[name]())()
+    return resident("VmHWM") - before
+
+
+def resident(which: str) -> float:
+    """A line of what the system says of this process' memory, in megabytes."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    (line,) = (each for each in lines if each.startswith(f"{which}:"))
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 def main() -> int:
@@ -210,7 +267,11 @@ def main() -> int:
         choices=("start", "pairs", "text", "real"),
         help="only these cases for a GPU, written to a file of their own",
     )
+    parser.add_argument("--peak", metavar="NAME", help="only memory of ours or a peer on a CPU, in this process")
     options = parser.parse_args()
+    if options.peak:
+        print(peak(options.peak))
+        return 0
     if options.gpu:
         from train_gpu import on_a_gpu
 

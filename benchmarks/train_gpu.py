@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import median_ratio, say, time_in_blocks
+from common import median_ratio, operations, say, time_in_blocks
 from torch import Tensor, nn
 from torch.nn import functional
 from train_real import real_batches
@@ -214,13 +214,6 @@ def random_batch(vocabulary: int, rows: int, words: int, device: str) -> Batch:
     return Batch((ids[0], ids[1]), (lengths, lengths), items, (count, count), 0, 0)
 
 
-def base_operations() -> float:
-    """Floating-point operations for each pair of words, forward and backward."""
-    encoder = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * HIDDEN)
-    decoder = LAYERS * (8 * WIDTH**2 + 2 * WIDTH * HIDDEN) + VOCABULARY * WIDTH
-    return 6 * (encoder + decoder) + 6 * 2 * LAYERS * WORDS * WIDTH * 3
-
-
 def peak() -> float:
     """Operations a second of large products."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -290,8 +283,13 @@ def on_a_gpu(quick: bool, parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         cases.append(pairs_beside_torch(rate, rounds))
     if not parts or "text" in parts:
         cases.append(say(text_against_float32()))
-        cases.append(text_beside_nanogpt(rounds))
-    return cases + (real_batches(quick) if not parts or "real" in parts else [])
+        cases.append(text_beside_nanogpt(rate, rounds))
+    return cases + (real_batches(quick, rate) if not parts or "real" in parts else [])
+
+
+def shares_of_peak(ours: float, peer: float, operations: float, rate: float) -> dict[str, float]:
+    """What tokens a second come to beside the rate of large products."""
+    return {"share_of_peak": ours * operations / rate, "peer_share_of_peak": peer * operations / rate}
 
 
 def pairs_beside_torch(rate: float, rounds: int) -> dict[str, Any]:
@@ -305,14 +303,13 @@ def pairs_beside_torch(rate: float, rounds: int) -> dict[str, Any]:
             "ours": speed,
             "peer": other,
             "unit": "target tokens a second",
-            "share_of_peak": speed * base_operations() / rate,
-            "peer_share_of_peak": other * base_operations() / rate,
+            **shares_of_peak(speed, other, sum(operations(base_config(), WORDS, WORDS)), rate),
             **found,
         }
     )
 
 
-def text_beside_nanogpt(rounds: int) -> dict[str, Any]:
+def text_beside_nanogpt(rate: float, rounds: int) -> dict[str, Any]:
     batch = random_batch(GPT2_VOCABULARY, GPT2_ROWS, GPT2_WORDS, "cuda")
     torch.manual_seed(1)
     found = in_turn(lambda: our_step(Text(gpt2_config().build().to("cuda")), batch), lambda: text_peer(batch), rounds)
@@ -325,6 +322,7 @@ def text_beside_nanogpt(rounds: int) -> dict[str, Any]:
             "unit": "tokens a second",
             "nanogpt_elsewhere": NANOGPT,
             "ratio_to_nanogpt_elsewhere": speed / NANOGPT,
+            **shares_of_peak(speed, other, sum(operations(gpt2_config(), GPT2_WORDS)), rate),
             **found,
         }
     )

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import say, write_results
+from common import operations, say, write_results
 
 from regard.cli.progress import TrainingDisplay
 from regard.data.batch import Batch
@@ -97,13 +97,13 @@ TINY = Size(
 )
 
 
-def real_batches(quick: bool, size: Size | None = None) -> list[dict[str, Any]]:
-    """The cases of both data sets."""
+def real_batches(quick: bool, rate: float | None = None, size: Size | None = None) -> list[dict[str, Any]]:
+    """The cases of both data sets. `rate`: operations a second of large products, where it was measured."""
     size = size or (QUICK if quick else FULL)
-    return [compare("Europarl", "europarl-en-de", size), compare("Multi30k", "multi30k-en-de", size)]
+    return [compare("Europarl", "europarl-en-de", size, rate), compare("Multi30k", "multi30k-en-de", size, rate)]
 
 
-def compare(title: str, name: str, size: Size) -> dict[str, Any]:
+def compare(title: str, name: str, size: Size, rate: float | None) -> dict[str, Any]:
     """Ours and both forms of the peer on one data set, each alone on the device."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -116,6 +116,8 @@ def compare(title: str, name: str, size: Size) -> dict[str, Any]:
             "case": f"real {title} batches, base encoder–decoder, bf16, HF Marian Trainer",
             "ours": ours["speed"],
             "unit": "target tokens a second, padding not counted",
+            "operations_a_token": ours["operations"],
+            "share_of_peak": None if rate is None else ours["speed"] * ours["operations"] / rate,
             "gigabytes": ours["gigabytes"],
             "reserved_gigabytes": ours["reserved_gigabytes"],
             "share_waiting_for_data": ours["waiting"],
@@ -137,6 +139,7 @@ def compare(title: str, name: str, size: Size) -> dict[str, Any]:
     best = max(peers, key=lambda how: peers[how]["speed"])
     case |= {
         "peer": peers[best]["speed"],
+        "peer_share_of_peak": None if rate is None else peers[best]["speed"] * ours["operations"] / rate,
         "ratio": ours["speed"] / peers[best]["speed"],
         "best_peer": best,
         "peer_gigabytes": peers[best]["gigabytes"],
@@ -188,6 +191,8 @@ class Mark:
 
     moment: float
     words: int
+    read: int
+    rows: int
     waited: float
 
 
@@ -197,6 +202,7 @@ class WatchedLoop(Loop[Batch]):
     def watch(self, warm: int, steps: int) -> None:
         self.marks: dict[int, Mark] = {}
         self.waited, self.first_step, self.again = 0.0, 0.0, 0.0
+        self.read, self.rows = 0, 0
         self._last = warm + steps
         self._at_hand: list[Batch] = []
 
@@ -213,6 +219,8 @@ class WatchedLoop(Loop[Batch]):
             begin = time.perf_counter()
             batch = next(batches)
             self.waited += time.perf_counter() - begin
+            self.read += batch.tokens[0]
+            self.rows += int((batch.items >= 0).sum())
             if self.progress.step >= self._last - self.config.log_every:
                 self._at_hand.append(batch)
             yield batch
@@ -224,7 +232,7 @@ class WatchedLoop(Loop[Batch]):
         super()._write_down(metrics)
         synchronise(self.device)
         step = self.progress.step
-        self.marks[step] = Mark(time.perf_counter(), self.progress.words, self.waited)
+        self.marks[step] = Mark(time.perf_counter(), self.progress.words, self.read, self.rows, self.waited)
         if step == self._last:
             self._at_hand = [batch.to(self.device) for batch in self._at_hand]
             synchronise(self.device)
@@ -250,10 +258,13 @@ def run_ours(recipe: TranslationRecipe, prepared: Prepared, folder: Path, size: 
     first, before, last, again = (
         marks[step] for step in (warm, warm + size.steps - every, warm + size.steps, warm + size.steps + every)
     )
-    seconds = last.moment - first.moment
+    seconds, words, read = last.moment - first.moment, last.words - first.words, last.read - first.read
+    lengths = (round(each / (last.rows - first.rows)) for each in (words, read))
+    of_source, of_target = operations(task.model.config, *lengths)
     return {
-        "speed": (last.words - first.words) / seconds,
-        "words_a_step": (last.words - first.words) / size.steps,
+        "speed": words / seconds,
+        "operations": of_target + of_source * read / words,
+        "words_a_step": words / size.steps,
         "waiting": (last.waited - first.waited) / seconds,
         "lost": 1 - (again.moment - loop.again) / (last.moment - before.moment),
         "first_step": loop.first_step - begin,
@@ -441,7 +452,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer steps, and nothing is written")
     parser.add_argument("--tiny", action="store_true", help="toy sizes on a CPU, and nothing is written")
     options = parser.parse_args()
-    cases = real_batches(options.quick, TINY if options.tiny else None)
+    cases = real_batches(options.quick, size=TINY if options.tiny else None)
     if not (options.quick or options.tiny):
         print(f"written: {write_results('train-real-gpu', cases)}")
     return 0
