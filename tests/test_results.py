@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from regard.attention import HeadsConfig
+from regard.cost import Work, estimate
+from regard.model import FeedForwardConfig, LanguageModelConfig, StackConfig
 from regard.run import find, read_facts
 from regard.task import read_recipe, shipped_recipes
 from regard.task.recipe import MEASURES
@@ -482,11 +485,10 @@ def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
     assert f"{start['seconds_cold']:.0f} s with nothing compiled, and {start['seconds_warm']:.0f} s with" in page
     assert start["seconds_cold"] <= 45
     assert start["seconds_warm"] <= 15
-    for case in (base, europarl, multi30k):
+    for case in (base, europarl, multi30k, gpt2):
         assert case["gigabytes"] < case["peer_gigabytes"]
-        assert f"{case['gigabytes']:.1f} GB" in page
-        assert f"{case['peer_gigabytes']:.1f} GB" in page
-    assert f"{100 * base['share_of_peak']:.0f} % of the rate of large products" in page
+        assert f"{case['gigabytes']:.1f} GiB" in page
+        assert f"{case['peer_gigabytes']:.1f} GiB" in page
     assert (
         f"it takes {base['seconds_to_the_third_step']:.0f} s with kernels to compile, "
         f"{base['peer_seconds_to_the_third_step']:.0f} s with the compiled peer" in page
@@ -495,15 +497,35 @@ def test_the_speed_of_training_on_a_gpu_is_the_measured_one() -> None:
     lost = [case["share_lost_to_data"] for case in (europarl, multi30k)]
     assert max(lost) < 0.02
     assert f"costs {100 * lost[0]:.1f} % of the time on Europarl and {100 * lost[1]:.1f} % on Multi30k" in page
+    busy = [case["share_waiting_for_data"] for case in (europarl, multi30k)]
+    assert f"The host spends {100 * busy[0]:.1f} % and {100 * busy[1]:.1f} % of its time" in page
+    empty = [case["padding"] for case in (europarl, multi30k)]
+    assert f"{100 * empty[0]:.1f} % of the cells of these Europarl batches and {100 * empty[1]:.1f} % of Multi" in page
+
+
+def test_shares_of_the_peak_on_a_gpu_are_those_of_the_measured_speed() -> None:
+    page = " ".join(RESULTS.split())
+    (rate,), (base,), (gpt2,) = (starting("train-gpu", name) for name in ("large products", "base", "GPT-2"))
+    stack = StackConfig(layers=12, attention=HeadsConfig(heads=12), feed_forward=FeedForwardConfig(hidden=3072))
+    texts = LanguageModelConfig(vocabulary=50_304, width=768, decoder=stack)
+    _, operations = estimate(texts, Work(1, 1024), precision="bf16").training_flops_per_token
+    shares = [gpt2[whose] * operations / rate["operations_a_second"] for whose in ("ours", "peer")]
+    assert f"GPT-2 {100 * shares[0]:.0f} % (the peer {100 * shares[1]:.0f} %)" in page
+    shares = [base[f"{whose}share_of_peak"] for whose in ("", "peer_")]
+    assert f"{100 * shares[0]:.0f} % of the rate of large products (the peer {100 * shares[1]:.0f} %)" in page
 
 
 def test_the_speed_of_training_on_a_cpu_is_the_measured_one() -> None:
     peers = {"`torch.nn.Transformer`": "torch.nn.Transformer", "Hugging Face Marian": "Hugging Face Marian"}
     for peer, ending in peers.items():
         (case,) = [case for case in cases("train-cpu") if case["case"].endswith(ending)]
-        assert f"| {peer} | {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} |" in RESULTS
+        shares = " | ".join(f"{100 * case[f'{whose}share_of_peak']:.0f} %" for whose in ("", "peer_"))
+        memory = " | ".join(f"{case[f'{whose}megabytes']:.0f} MB" for whose in ("", "peer_"))
+        line = f"| {peer} | {case['ours']:,.0f} | {case['peer']:,.0f} | {case['ratio']:.2f} | {shares} | {memory} |"
+        assert line in RESULTS
         assert case["ratio"] >= 1.3
-        assert f"medians of {case['rounds']}:" in RESULTS
+        assert case["megabytes"] < case["peer_megabytes"]
+        assert f"medians of {case['rounds']}. " in RESULTS
 
 
 def test_the_fast_path_learns_as_the_plain_one_does() -> None:
