@@ -54,6 +54,23 @@ def test_what_a_run_will_take_is_said_before_it_begins(recipe: Path, tmp_path: P
     assert said < first
 
 
+def test_which_form_steps_take_is_said_before_the_first(recipe: Path, tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    lines = command("train", recipe, "--out", tmp_path / "run", "--device", "cpu").err.splitlines()
+    assert lines.index("Steps take the fast form for this CPU.") < lines.index(
+        next(line for line in lines if line.startswith("step 1 "))
+    )
+
+
+def test_without_numba_a_run_says_what_would_make_it_faster(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.fast.swift_training.find_spec", lambda name: None)
+    lines = command("train", recipe, "--out", tmp_path / "run", "--device", "cpu").err.splitlines()
+    (said,) = [line for line in lines if line.startswith("Steps take ")]
+    assert said == ("Steps take the plain form, not the fast one: numba is not installed (pip install 'regard[fast]').")
+
+
 def test_ones_own_two_files_are_trained_on(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     source, target = write_aligned(tmp_path / "own", pairs(25, seed=4))

@@ -22,7 +22,7 @@ from regard.fast.packed_training import (
     join,
     product,
 )
-from regard.fast.swift_training import for_training, why_not
+from regard.fast.swift_training import for_training, why_not, why_plain
 from regard.fast.unscored import Unscored
 from regard.model import (
     EncoderDecoder,
@@ -262,6 +262,14 @@ def test_a_model_in_another_precision_is_left_alone() -> None:
     model = translator(stack()).double()
     assert for_training(model) is model
     assert "float64" in str(why_not(model.encoder))
+
+
+def test_why_a_run_is_plain_is_known() -> None:
+    model = translator(stack())
+    assert why_plain(model, "fp32") is None
+    assert why_plain(model, "bf16") == "on a CPU it is for float32, and this run is in bf16"
+    assert why_plain(translator(stack(order="none")), "fp32") == "a layer has no residual sum"
+    assert why_plain(nn.Linear(2, 2), "fp32") == "it has no stack of layers"
 
 
 def test_a_twin_shares_everything_and_changes_nothing() -> None:

@@ -112,6 +112,17 @@ def why_not(stack: Stack) -> str | None:
     return None
 
 
+def why_plain(model: nn.Module, precision: str) -> str | None:
+    """What stands against steps of training in a model's fast form; None if nothing does."""
+    stacks = [part for part in model.children() if isinstance(part, Stack)]
+    if not stacks:
+        return "it has no stack of layers"
+    reason = next((reason for reason in map(why_not, stacks) if reason is not None), None)
+    if reason is None and precision != "fp32" and any(map(_is_packed, stacks)):
+        return f"on a CPU it is for float32, and this run is in {precision}"
+    return reason
+
+
 def recomputes_recorded(model: nn.Module) -> bool:
     """Whether a pass that recomputes may be recorded as a CUDA graph.
 

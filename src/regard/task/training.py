@@ -80,6 +80,7 @@ def train(
     if unheard:
         listener.say(f"Nothing is kept aside to watch the run (data.valid), so {' and '.join(unheard)}.")
     cost = _preflight(recipe, job, place, listener)
+    listener.say(loop.how())
     outcome = loop.run(resume=resume)
     half, model = recipe.train.store == "float16", job.model
     if half:  # what is scored is what is stored

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.attention.heads import OtherAttention
 from regard.errors import UserError
-from regard.fast.swift_training import for_training
+from regard.fast.swift_training import for_training, why_plain
 from regard.model.block import Block
 from regard.train.gradient import for_steps, in_precision
 from regard.train.settings import ParallelConfig
@@ -67,6 +67,8 @@ class Whole:
         self.plain = model.to(device)
         self.module = self.plain
         """What is trained."""
+        self.why_plain = why_plain(self.plain, precision)
+        """What stands against steps in the model's fast form; None if they are taken in it."""
         self.forward: Forward = for_steps(self.plain, precision, recompute=recompute)
 
     def adding(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -119,6 +121,7 @@ class Replicated(Whole):
         self, model: nn.Module, device: torch.device, precision: str, world: World, *, recompute: bool = False
     ) -> None:
         self.plain = self.module = model.to(device)
+        self.why_plain = why_plain(self.plain, precision)
         inner = _Called(model, in_precision(for_training(model, recompute=recompute), precision))
         with world.watching(), warnings.catch_warnings():
             # Its successor, forward_sync_buffers, is not in PyTorch 2.11. Buffers that change do so alike in all.
@@ -166,6 +169,7 @@ class Sharded(Whole):
         from torch.distributed.tensor import DTensor
 
         self.plain, self._device, self._sharded = model.to("cpu"), device, DTensor
+        self.why_plain = "weights are shared out over processes"
         world.copy_first(list(model.state_dict().values()))
         groups = world.size // shard
         self.cut = self

@@ -122,6 +122,14 @@ class Loop(Generic[AnyBatch]):
             finally:
                 metrics.close()
 
+    def how(self) -> str:
+        """A sentence on how steps are computed."""
+        kind, reason = ("GPU" if self.device.type == "cuda" else "CPU"), self.layout.why_plain
+        recorded = ", recorded and replayed" if isinstance(self._gradients, CapturedGradients) else ""
+        if reason is None:
+            return f"Steps take the fast form for this {kind}{recorded}."
+        return f"Steps take the plain form{recorded}, not the fast one: {reason}."
+
     def steps(self, count: int) -> Iterator[Loss]:
         """Some steps and their losses, and nothing else: no validation, no checkpoint. For whoever measures."""
         batches = self.task.batches.epochs()
