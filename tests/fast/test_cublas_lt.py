@@ -45,6 +45,19 @@ def test_the_fastest_kernel_is_kept_of_those_that_give_the_same_numbers_as_pytor
     assert plan.kernels == kept
 
 
+def test_a_deterministic_run_takes_the_first_kernel_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(multiply: Any, kernel: Any, calls: int) -> float:
+        raise AssertionError("a clock decides nothing here")
+
+    monkeypatch.setattr(cublas_lt, "_seconds", refuse)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    plan = plan_of([0, 1, 2])
+    out = torch.empty(3, 4, dtype=torch.bfloat16)
+    made = {None: 1.0, 0: 1.5, 1: 1.0, 2: 1.0}
+    cublas_lt._try(plan, [None, *plan.kernels], lambda kernel: [out.fill_(made[kernel])], None)  # type: ignore[index]
+    assert plan.kernels == [1]
+
+
 def test_the_only_kernel_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(multiply: Any, kernel: Any, calls: int) -> float:
         raise AssertionError("there is nothing to choose")

@@ -241,7 +241,8 @@ Multiply = Callable[[_Heuristic | None], list[Tensor]]
 def _try(plan: _Plan, kernels: Sequence[_Heuristic | None], multiply: Multiply, onto: Tensor | None) -> None:
     """Keep the kernel to take: of those that make the same bits as the first, the fastest.
 
-    PyTorch's own, None, is there for its bits; it would be one of the others, after some bytes are cleared.
+    Where PyTorch is asked to be deterministic nothing is left to a clock: the first of them is kept. PyTorch's own,
+    None, is there for its bits; it would be one of the others, after some bytes are cleared.
     """
     start = None if onto is None else onto.clone()
     found = []
@@ -250,7 +251,9 @@ def _try(plan: _Plan, kernels: Sequence[_Heuristic | None], multiply: Multiply, 
             onto.copy_(start)
         found.append([int(each.view(torch.int64).sum()) for each in multiply(kernel)])
     same = [kernel for kernel, sums in zip(kernels, found, strict=True) if kernel is not None and sums == found[0]]
-    if len(same) > 1:
+    if torch.are_deterministic_algorithms_enabled():
+        same = same[:1]
+    elif len(same) > 1:
         # In turn, since a device that gets warm slows down.
         calls = max(1, min(_CALLS, _SAMPLE // plan.work))
         rounds = [[_seconds(multiply, kernel, calls) for kernel in same] for _ in range(_SAMPLES)]
