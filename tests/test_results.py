@@ -427,6 +427,14 @@ def test_multi30k_reaches_the_same_with_faster_steps() -> None:
             assert abs(first["bleu"][part] - scores[part]) <= 2 * ((spread**2 + first["spread"][part] ** 2) / 3) ** 0.5
 
 
+def test_quick_reaches_the_same_with_steps_that_take_less_memory() -> None:
+    (first,), (later,) = (starting(f"{name}-quick", "summary") for name in ("translation", "again"))
+    score, spread = later["bleu"]["test"], later["spread"]["test"]
+    assert later["seeds"] == first["seeds"]
+    assert f"whose steps take less memory, gave {score:.1f} ± {spread:.1f}." in " ".join(RESULTS.split())
+    assert abs(first["bleu"]["test"] - score) <= 2 * ((spread**2 + first["spread"]["test"] ** 2) / 3) ** 0.5
+
+
 def test_a_recorded_pass_gives_the_same_losses() -> None:
     assert all(case["passed"] for case in cases("capture-gpu"))
 
