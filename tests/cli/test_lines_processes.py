@@ -124,6 +124,20 @@ def test_text_that_is_no_text_ends_all_processes_with_one_line(model: Path, tmp_
     assert not out.exists()
 
 
+def test_a_process_that_nobody_joins_does_not_wait_for_as_long_as_a_translation_may_take(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.train.together._MEETING", 1.0)
+    variables = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 0}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    found = command("translate", model, "red cat", "--device", "cpu")
+    assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
+    assert "did not find each other within 1 second" in found.err
+    assert "unset RANK" in found.err
+
+
 def test_ctranslate2_is_not_shared_out(model: Path) -> None:
     found = command("translate", model, "red", "--engine", "ctranslate2", "--processes", 2)
     assert (found.code, found.err.count("\n")) == (2, 1)

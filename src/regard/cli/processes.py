@@ -175,7 +175,7 @@ def _own_device(name: str, threads: int | None) -> "torch.device":
     """The device of this process: of several, each has a GPU of its own, or they all compute on the CPU."""
     import torch
 
-    from regard.train.world import joined_size
+    from regard.train.world import ADVICE, joined_size
 
     place = chosen_device(name, threads)
     if joined_size() == 1:
@@ -183,7 +183,7 @@ def _own_device(name: str, threads: int | None) -> "torch.device":
     try:
         local, there = (int(os.environ[key]) for key in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     except (KeyError, ValueError):
-        raise UserError("RANK is set but not LOCAL_RANK; start several processes by torchrun or --processes.") from None
+        raise UserError(f"RANK is set but not LOCAL_RANK; {ADVICE}.") from None
     _check_devices(place.type, name, there)
     if place.type != "cuda":
         return torch.device("cpu")

@@ -20,9 +20,11 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from regard.errors import UserError
-from regard.train.world import LostError, Thing, World
+from regard.train.world import ADVICE, LostError, Thing, World
 
 _PATIENCE = timedelta(days=30)
+_MEETING = 600.0
+"""Seconds after which processes that did not come are not waited for, however long an answer may take later."""
 
 
 class Together(World):
@@ -33,7 +35,7 @@ class Together(World):
         self._waits = 0
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         with self.watching():
-            room = _fresh_room(store, rank, size, timeout)
+            room = _fresh_room(store, rank, size, min(timeout, _MEETING))
             self._store: Any = distributed.PrefixStore(room, store)  # type: ignore[attr-defined]
             distributed.init_process_group(
                 backend, store=self._store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
@@ -44,12 +46,15 @@ class Together(World):
         """By the variables that torchrun sets."""
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK") if name not in os.environ]
         if missing:
-            raise UserError(f"RANK is set but not {missing[0]}; start several processes by torchrun or --processes.")
+            raise UserError(f"RANK is set but not {missing[0]}; {ADVICE}.")
+        meeting = min(timeout, _MEETING)
         try:
-            store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+            store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=meeting)))
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"The processes did not find each other within {timeout:g} seconds: {reason}") from None
+            raise UserError(
+                f"The processes did not find each other within {meeting:g} seconds ({reason}); {ADVICE}."
+            ) from None
         return cls(store, rank, size, device=device, timeout=timeout)
 
     def gather(self, plain: Any) -> list[Any]:

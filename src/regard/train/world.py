@@ -19,6 +19,8 @@ from torch import Tensor
 from regard.errors import UserError
 
 Thing = TypeVar("Thing")
+ADVICE = "start several processes by torchrun or --processes, or unset RANK to work with one"
+"""What to do where the variables of torchrun are there, and others of its processes are not."""
 
 
 class LostError(Exception):
