@@ -69,7 +69,9 @@ def recipe_file(place: Path, **changes: Any) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("parsing")
-    recipe = read_recipe(recipe_file(place), ["train.steps=160", "train.validate_every=160", "train.save_every=160"])
+    changes = ["train.steps=160", "train.validate_every=160", "train.save_every=160"]
+    # With a rate that stays, one seed in five has not settled by then on where brackets close.
+    recipe = read_recipe(recipe_file(place), [*changes, "train.schedule.kind=linear"])
     train(recipe, place / "run")
     return place / "run"
 
