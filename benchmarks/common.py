@@ -84,6 +84,17 @@ def operations(config: AnyModelConfig, target: int, source: int = 0) -> tuple[fl
     return estimate(config, Work(1, target, source), precision="fp32").training_flops_per_token
 
 
+def share_of_peak(speed: float, operations: float, rate: float | None) -> float | None:
+    """What tokens a second come to beside the rate of large products, where that was measured."""
+    return None if rate is None else speed * operations / rate
+
+
+def memory_status() -> dict[str, float]:
+    """The sizes in /proc/self/status, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.endswith(" kB")}
+
+
 def say(case: dict[str, Any]) -> dict[str, Any]:
     """Print a case as one JSON line as soon as it is known."""
     print(json.dumps(case, ensure_ascii=False), flush=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import say, time_in_turn, write_results
+from common import memory_status, say, time_in_turn, write_results
 
 from regard.attention import HeadsConfig
 from regard.data import registry, store
@@ -163,14 +163,14 @@ class Memory(threading.Thread):
         chosen = np.linspace(0, len(self.samples["seconds"]) - 1, points).round().astype(int)
         return {
             "seconds": self.samples["seconds"][-1],
-            "peak_resident_mb": _status()["VmHWM"],
+            "peak_resident_mb": memory_status()["VmHWM"],
             "peak_anonymous_mb": max(self.samples["anonymous"]),
             "marks": self.marks,
             "over_time": {name: [round(values[i], 1) for i in chosen] for name, values in self.samples.items()},
         }
 
     def _sample(self) -> None:
-        status = _status()
+        status = memory_status()
         self.samples["seconds"].append(time.perf_counter() - self._begin)
         self.samples["resident"].append(status["VmRSS"])
         self.samples["anonymous"].append(status["RssAnon"])
@@ -330,12 +330,6 @@ def _pairs(folder: Path, sieve: Filter | None = None) -> Iterator[Pair]:
 def _words_to_write(batch: Batch) -> int:
     """Target tokens that a model learns to write: all but the start of each row."""
     return batch.tokens[-1] - int((batch.items >= 0).sum())
-
-
-def _status() -> dict[str, float]:
-    """The sizes in /proc/self/status, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.endswith(" kB")}
 
 
 def _words(number: int, random: np.random.Generator) -> list[str]:

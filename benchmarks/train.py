@@ -15,7 +15,6 @@ stepping take at their peak, each in a process of its own (Linux only, and not w
 import argparse
 import gc
 import itertools
-import os
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import median_ratio, operations, say, time_in_turn, write_results
+from common import median_ratio, memory_status, operations, say, time_in_turn, write_results
 from torch import Tensor, nn
 from torch.nn import functional
 from translation import TorchTransformer
@@ -53,7 +52,9 @@ SMALL = [
     "train.precision=fp32",
     "train.loss.consistency=0",
 ]
-OURS = "ours"
+OURS, TORCH, MARIAN = "ours", "torch.nn.Transformer", "Hugging Face Marian"
+_PEAK_ANEW = Path("/proc/self/clear_refs")
+"""Where Linux is told to forget the peak of a process' memory."""
 _LONG = 60
 """Steps for whose memory we look: enough to show what grows from step to step."""
 Step = Callable[[Batch], None]
@@ -164,8 +165,8 @@ class Work:
         assert start is not None
         return {
             OURS: lambda: our_step(config.build(), settings, start),
-            "torch.nn.Transformer": lambda: peer_step(TorchTransformer(config), start, settings.loss.smoothing),
-            "Hugging Face Marian": lambda: peer_step(Marian(config), start, settings.loss.smoothing),
+            TORCH: lambda: peer_step(TorchTransformer(config), start, settings.loss.smoothing),
+            MARIAN: lambda: peer_step(Marian(config), start, settings.loss.smoothing),
         }
 
     def all_steps(self, step: Step) -> Callable[[], None]:
@@ -190,7 +191,8 @@ def work(steps: int) -> Work:
 def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
     given, rounds = work(3 if quick else 12), 3 if quick else 7
     steppers = given.steppers(given.config)
-    megabytes = {name: None if quick else peak_alone(name) for name in steppers}
+    looks = _PEAK_ANEW.exists() and not quick
+    megabytes = {name: peak_alone(name) if looks else None for name in steppers}
     taken = time_in_turn([given.all_steps(make()) for make in steppers.values()], rounds, warm=1)
     seconds = dict(zip(steppers, taken, strict=True))
     speeds = {name: given.words / statistics.median(each) for name, each in seconds.items()}
@@ -230,9 +232,7 @@ def floor(given: Work) -> float:
 
 def peak_alone(name: str) -> float:
     """The most megabytes that steps take, in a process of their own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--peak", name], stdout=subprocess.PIPE, text=True, check=True, env=os.environ
-    )
+    done = subprocess.run([sys.executable, __file__, "--peak", name], stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
 
@@ -242,17 +242,10 @@ def peak(name: str) -> float:
     narrow = given.config.model_copy(update={"width": 32})
     given.steppers(narrow)[name]()(given.batches[0])  # loads or compiles what will be needed
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak begins anew
-    before = resident("VmRSS")
+    _PEAK_ANEW.write_text("5", encoding="utf-8")
+    before = memory_status()["VmRSS"]
     given.all_steps(given.steppers(given.config)[name]())()
-    return resident("VmHWM") - before
-
-
-def resident(which: str) -> float:
-    """A line of what the system says of this process' memory, in megabytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    (line,) = (each for each in lines if each.startswith(f"{which}:"))
-    return int(line.split()[1]) * 1024 / 1e6
+    return memory_status()["VmHWM"] - before
 
 
 def main() -> int:
@@ -267,7 +260,7 @@ def main() -> int:
         choices=("start", "pairs", "text", "real"),
         help="only these cases for a GPU, written to a file of their own",
     )
-    parser.add_argument("--peak", metavar="NAME", help="only memory of ours or a peer on a CPU, in this process")
+    parser.add_argument("--peak", choices=(OURS, TORCH, MARIAN), help="only memory on a CPU, in this process")
     options = parser.parse_args()
     if options.peak:
         print(peak(options.peak))

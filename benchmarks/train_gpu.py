@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import median_ratio, operations, say, time_in_blocks
+from common import median_ratio, operations, say, share_of_peak, time_in_blocks
 from torch import Tensor, nn
 from torch.nn import functional
 from train_real import real_batches
@@ -287,23 +287,20 @@ def on_a_gpu(quick: bool, parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     return cases + (real_batches(quick, rate) if not parts or "real" in parts else [])
 
 
-def shares_of_peak(ours: float, peer: float, operations: float, rate: float) -> dict[str, float]:
-    """What tokens a second come to beside the rate of large products."""
-    return {"share_of_peak": ours * operations / rate, "peer_share_of_peak": peer * operations / rate}
-
-
 def pairs_beside_torch(rate: float, rounds: int) -> dict[str, Any]:
     batch = random_batch(VOCABULARY, ROWS, WORDS, "cuda")
     torch.manual_seed(1)
     found = in_turn(lambda: our_step(Pairs(base_config().build().to("cuda")), batch), lambda: pairs_peer(batch), rounds)
     speed, other = (ROWS * WORDS / found.pop(name) for name in ("seconds", "peer_seconds"))
+    needed = sum(operations(base_config(), WORDS, WORDS))
     return say(
         {
             "case": "base encoder–decoder, 768 × 32, bf16, torch.nn.Transformer compiled with its loss",
             "ours": speed,
             "peer": other,
             "unit": "target tokens a second",
-            **shares_of_peak(speed, other, sum(operations(base_config(), WORDS, WORDS)), rate),
+            "share_of_peak": share_of_peak(speed, needed, rate),
+            "peer_share_of_peak": share_of_peak(other, needed, rate),
             **found,
         }
     )
@@ -314,6 +311,7 @@ def text_beside_nanogpt(rate: float, rounds: int) -> dict[str, Any]:
     torch.manual_seed(1)
     found = in_turn(lambda: our_step(Text(gpt2_config().build().to("cuda")), batch), lambda: text_peer(batch), rounds)
     speed, other = (GPT2_ROWS * GPT2_WORDS / found.pop(name) for name in ("seconds", "peer_seconds"))
+    needed = sum(operations(gpt2_config(), GPT2_WORDS))
     return say(
         {
             "case": "GPT-2 124M, 32 × 1,024, bf16, written plainly and compiled with its loss, as nanoGPT",
@@ -322,7 +320,8 @@ def text_beside_nanogpt(rate: float, rounds: int) -> dict[str, Any]:
             "unit": "tokens a second",
             "nanogpt_elsewhere": NANOGPT,
             "ratio_to_nanogpt_elsewhere": speed / NANOGPT,
-            **shares_of_peak(speed, other, sum(operations(gpt2_config(), GPT2_WORDS)), rate),
+            "share_of_peak": share_of_peak(speed, needed, rate),
+            "peer_share_of_peak": share_of_peak(other, needed, rate),
             **found,
         }
     )

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import operations, say, write_results
+from common import operations, say, share_of_peak, write_results
 
 from regard.cli.progress import TrainingDisplay
 from regard.data.batch import Batch
@@ -117,7 +117,7 @@ def compare(title: str, name: str, size: Size, rate: float | None) -> dict[str, 
             "ours": ours["speed"],
             "unit": "target tokens a second, padding not counted",
             "operations_a_token": ours["operations"],
-            "share_of_peak": None if rate is None else ours["speed"] * ours["operations"] / rate,
+            "share_of_peak": share_of_peak(ours["speed"], ours["operations"], rate),
             "gigabytes": ours["gigabytes"],
             "reserved_gigabytes": ours["reserved_gigabytes"],
             "share_waiting_for_data": ours["waiting"],
@@ -139,7 +139,7 @@ def compare(title: str, name: str, size: Size, rate: float | None) -> dict[str, 
     best = max(peers, key=lambda how: peers[how]["speed"])
     case |= {
         "peer": peers[best]["speed"],
-        "peer_share_of_peak": None if rate is None else peers[best]["speed"] * ours["operations"] / rate,
+        "peer_share_of_peak": share_of_peak(peers[best]["speed"], ours["operations"], rate),
         "ratio": ours["speed"] / peers[best]["speed"],
         "best_peer": best,
         "peer_gigabytes": peers[best]["gigabytes"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regard.cli.lines import work_through
+from regard.cli.lines import Work, work_through
 from regard.train.world import World
 from tests.cli.together import done, run, torchrun
 from tests.task.small import command, save_random_model, sentences, write_lines
@@ -28,16 +28,13 @@ class Neighbour(World):
         return found
 
 
-Work = Callable[[list[str], list[int], Callable[[int], None]], Iterable[str]]
-
-
-def in_company(size: int, lines: list[str], work: Work) -> None:
-    """Let so many workers go through some lines together."""
+def in_company(size: int, work: Work, text: list[str] | None = None, files: list[Path] | None = None) -> None:
+    """Let so many workers go through some lines together. Only the first of them knows which."""
     meeting, said = threading.Barrier(size), [None] * size
 
     def one(rank: int) -> None:
-        text = lines if rank == 0 else ["not asked"]
-        work_through(text, None, None, "lines", work, things=len, world=Neighbour(rank, size, meeting, said))
+        given = (text, files) if rank == 0 else (["not asked"], None)
+        work_through(*given, None, "lines", work, things=len, world=Neighbour(rank, size, meeting, said))
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -58,7 +55,7 @@ def test_every_line_is_worked_on_once_with_its_own_number_and_written_in_order(
         shares.append(some)
         return [f"{number} {line}" for number, line in zip(numbers, some, strict=True)]
 
-    in_company(size, lines, work)
+    in_company(size, work, lines)
     assert capsys.readouterr().out == "0 a\n1 bb\n3 \n3 ccc\n6 d\n"
     assert sorted(line for share in shares for line in share) == sorted(lines)
     assert len(shares) == min(size, len(lines))
@@ -68,20 +65,13 @@ def test_a_file_longer_than_is_taken_at_once_keeps_its_order_and_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("regard.cli.lines.CHUNK", 2)
-    file = write_lines(tmp_path / "in.txt", [f"line {number}" for number in range(11)])
-    meeting, said = threading.Barrier(2), [None] * 2
+    file = write_lines(tmp_path / "in.txt", [f"line {number}" for number in range(9)])
 
     def work(some: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
-        return [f"{line} is {number}" for line, number in zip(some, numbers, strict=True)]
+        return [f"{line} begins at {number}" for line, number in zip(some, numbers, strict=True)]
 
-    def one(rank: int) -> None:
-        work_through(None, [file], None, "lines", work, world=Neighbour(rank, 2, meeting, said))
-
-    other = threading.Thread(target=one, args=(1,))
-    other.start()
-    one(0)
-    other.join(30)
-    assert capsys.readouterr().out == "".join(f"line {number} is {number}\n" for number in range(11))
+    in_company(2, work, files=[file])
+    assert capsys.readouterr().out == "".join(f"line {number} begins at {6 * number}\n" for number in range(9))
 
 
 @pytest.fixture(scope="module")

@@ -67,13 +67,15 @@ class Whole:
         self.plain = model.to(device)
         self.module = self.plain
         """What is trained."""
-        self.why_plain = why_plain(self.plain, precision)
-        """What stands against steps in the model's fast form; None if they are taken in it."""
         self.forward: Forward = for_steps(self.plain, precision, recompute=recompute)
 
     def adding(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around each pass; the `last` of a step brings the processes' gradients together."""
         return contextlib.nullcontext()
+
+    def why_plain(self, precision: str) -> str | None:
+        """What stands against steps in the model's fast form; None if they are taken in it."""
+        return why_plain(self.plain, precision)
 
     def state(self) -> dict[str, Tensor]:
         """All the trained model is made of, as it lies here."""
@@ -121,7 +123,6 @@ class Replicated(Whole):
         self, model: nn.Module, device: torch.device, precision: str, world: World, *, recompute: bool = False
     ) -> None:
         self.plain = self.module = model.to(device)
-        self.why_plain = why_plain(self.plain, precision)
         inner = _Called(model, in_precision(for_training(model, recompute=recompute), precision))
         with world.watching(), warnings.catch_warnings():
             # Its successor, forward_sync_buffers, is not in PyTorch 2.11. Buffers that change do so alike in all.
@@ -169,7 +170,6 @@ class Sharded(Whole):
         from torch.distributed.tensor import DTensor
 
         self.plain, self._device, self._sharded = model.to("cpu"), device, DTensor
-        self.why_plain = "weights are shared out over processes"
         world.copy_first(list(model.state_dict().values()))
         groups = world.size // shard
         self.cut = self
@@ -201,6 +201,9 @@ class Sharded(Whole):
         self._wrapped.set_requires_gradient_sync(last)
         self._wrapped.set_is_last_backward(last)
         return contextlib.nullcontext()
+
+    def why_plain(self, precision: str) -> str | None:
+        return "weights are shared out over processes"
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -124,7 +124,7 @@ class Loop(Generic[AnyBatch]):
 
     def how(self) -> str:
         """A sentence on how steps are computed."""
-        kind, reason = ("GPU" if self.device.type == "cuda" else "CPU"), self.layout.why_plain
+        kind, reason = ("GPU" if self.device.type == "cuda" else "CPU"), self.layout.why_plain(self.config.precision)
         recorded = ", recorded and replayed" if isinstance(self._gradients, CapturedGradients) else ""
         if reason is None:
             return f"Steps take the fast form for this {kind}{recorded}."

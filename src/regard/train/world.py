@@ -1,8 +1,8 @@
-"""The processes that train together, as the loop sees them.
+"""The processes that work together, as the training loop and the commands see them.
 
 One process alone is a `World` of size one, in which every question has a plain answer. Several processes, started by
 torchrun or by `--processes`, are `Together` (together.py), which answers the same questions by asking the others. What
-runs in one therefore runs in many, and the loop does not ask which of the two it is in.
+runs in one therefore runs in many, and nobody asks which of the two it is in.
 
 All processes must ask the same questions in the same order. One that fails just ends: the others notice when they next
 ask, and end with a `LostError`.
