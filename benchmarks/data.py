@@ -1,12 +1,12 @@
-"""What the data path costs: memory while a large corpus streams through it, speed beside training, padding.
+"""The data pipeline: peak memory on a large corpus, throughput relative to training, and padding.
 
     python benchmarks/data.py                   2 GB of generated text: a quarter of an hour on two cores, 4 GB of disk
-    python benchmarks/data.py --quick           the same in little: about two minutes, nothing is written
+    python benchmarks/data.py --quick           a small version: about two minutes, no results are written
     python benchmarks/data.py --gigabytes 20
 
-Memory is measured in a process of its own for each piece of work, once for the whole corpus and once for a tenth of it:
-what streams needs the same for both, and what does not shows as bytes an item. Speed and padding are those of Multi30k
-where REGARD_DATA has it, else of generated text. Linux only: memory is read from /proc.
+Each stage runs in a fresh process, once on the whole corpus and once on a tenth of it. A streaming stage needs the same
+memory for both; for the others the growth is given in bytes per item. Throughput and padding are measured on Multi30k
+if REGARD_DATA has it, else on generated text. Linux only: memory is read from /proc.
 """
 
 import argparse
@@ -25,52 +25,52 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import memory_status, say, time_in_turn, write_results
+from benchmarks.common import log, process_memory_mb, time_alternating, write_results
 
-from regard.attention import HeadsConfig
-from regard.data import registry, store
-from regard.data.batch import Batch, TokenBatches
-from regard.data.filter import Filter, FilterConfig
-from regard.data.pairs import Pair, read_aligned
-from regard.data.store import TokenStore
-from regard.data.store_writer import id_type
-from regard.data.tokenizer import TextTokenizer
-from regard.data.tokenizer_training import TokenizerConfig, train_pair
+from regard.attention import MultiHeadConfig
+from regard.data.batching.token_batches import Batch, TokenBatches
+from regard.data.registry import find_dataset
+from regard.data.store.token_store import TokenStore, write_store
+from regard.data.store.writer import id_type
+from regard.data.text.filters import Filter, FilterConfig
+from regard.data.text.pairs import Pair, read_aligned
+from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.tokenizers.training import TokenizerConfig, train_pair
 from regard.model import EncoderDecoderConfig, FeedForwardConfig, StackConfig
-from regard.train.loss import word_loss
-from regard.train.optimiser import OptimiserConfig
+from regard.train.loss import cross_entropy
+from regard.train.optimizer import OptimizerConfig
 
-H200 = 580_000
-"""Target tokens/s of torch.nn.Transformer (base size, compiled) training on one H200: what data must keep up with."""
+H200_TOKENS_PER_SECOND = 580_000
+"""Target tokens/s at which torch.nn.Transformer (base size, compiled) trains on one H200, for comparison."""
 
-TRAIN = ("train.en.gz", "train.de.gz")
+TRAIN_FILES = ("train.en.gz", "train.de.gz")
 SIDES = ("source", "target")
-CHUNK = 4096  # pairs tokenised at once
-SENSIBLE = FilterConfig(longest_words=80, largest_ratio=3, drop_identical=True)
-SAMPLE = 200_000  # pairs a tokenizer learns from
+CHUNK_PAIRS = 4096  # pairs tokenized at once
+FILTER = FilterConfig(max_words=80, max_length_ratio=3, drop_identical=True)
+TOKENIZER_PAIRS = 200_000  # pairs that a tokenizer is trained on
 
 
-def write_corpus(folder: Path, size: int, words: int = 50_000) -> None:
-    """Two aligned files of `size` bytes in all, the smaller always the beginning of the larger.
+def write_corpus(folder: Path, size: int, vocab_size: int = 50_000) -> None:
+    """Write two aligned files with `size` bytes in total; a smaller corpus is a prefix of a larger one.
 
-    Words are drawn by the law of Zipf and Mandelbrot, the frequent ones short; sentences have 20 words in the middle
-    and sometimes a hundred.
+    Words follow the Zipf–Mandelbrot law, with short words the most frequent. The median sentence has 20 words, and some
+    have a hundred.
     """
     folder.mkdir()
-    shares = np.cumsum(1 / (np.arange(words) + 2.7))
-    drawn_from = np.searchsorted(shares / shares[-1], (np.arange(1 << 20) + 0.5) / (1 << 20))
-    vocabularies = [np.array(_words(words, np.random.default_rng(number)), dtype=object) for number in range(2)]
+    cumulative = np.cumsum(1 / (np.arange(vocab_size) + 2.7))
+    word_table = np.searchsorted(cumulative / cumulative[-1], (np.arange(1 << 20) + 0.5) / (1 << 20))
+    vocabularies = [np.array(_make_words(vocab_size, np.random.default_rng(seed)), dtype=object) for seed in range(2)]
     written = 0
     with open(folder / SIDES[0], "wb") as source, open(folder / SIDES[1], "wb") as target:
         for block in count():
-            random = np.random.default_rng([2, block])
-            middle = random.lognormal(3.0, 0.6, 50_000)
+            rng = np.random.default_rng([2, block])
+            mean_lengths = rng.lognormal(3.0, 0.6, 50_000)
             for file, vocabulary in zip((source, target), vocabularies, strict=True):
-                lengths = np.clip(middle * random.lognormal(0, 0.15, len(middle)), 1, 120).astype(np.int64)
+                lengths = np.clip(mean_lengths * rng.lognormal(0, 0.15, len(mean_lengths)), 1, 120).astype(np.int64)
                 ends = np.cumsum(lengths)
-                drawn = vocabulary[drawn_from[random.integers(0, 1 << 20, ends[-1])]].tolist()
+                words = vocabulary[word_table[rng.integers(0, 1 << 20, ends[-1])]].tolist()
                 lines = [
-                    " ".join(drawn[end - length : end]).capitalize()
+                    " ".join(words[end - length : end]).capitalize()
                     for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
                 ]
                 written += file.write((".\n".join(lines) + ".\n").encode())
@@ -78,64 +78,66 @@ def write_corpus(folder: Path, size: int, words: int = 50_000) -> None:
                 return
 
 
-def read(folder: Path, memory: "Memory") -> dict[str, Any]:
-    """Every pair through a filter."""
-    return _sift(folder, Filter(SENSIBLE))
+def read(folder: Path, memory: "MemorySampler") -> dict[str, Any]:
+    """Read every pair through a filter."""
+    return _count_filtered(folder, Filter(FILTER))
 
 
-def read_without_duplicates(folder: Path, memory: "Memory") -> dict[str, Any]:
-    """The one filter that has to remember."""
-    return _sift(folder, Filter(FilterConfig(**{**SENSIBLE.plain(), "drop_duplicates": True})))
+def read_without_duplicates(folder: Path, memory: "MemorySampler") -> dict[str, Any]:
+    """Drop duplicates, the only filter whose memory grows with the corpus."""
+    return _count_filtered(folder, Filter(FilterConfig(**{**FILTER.plain(), "drop_duplicates": True})))
 
 
-def learn(folder: Path, memory: "Memory") -> dict[str, Any]:
-    """A tokenizer from the first pairs."""
-    sieve = Filter(SENSIBLE)
-    sources = (pair.source for pair in islice(_pairs(folder), SAMPLE))
-    targets = (pair.target for pair in islice(_pairs(folder, sieve), SAMPLE))
-    tokenizer, _ = train_pair(TokenizerConfig(vocabulary=32_000), sources, targets, shared=True)
+def train_tokenizer(folder: Path, memory: "MemorySampler") -> dict[str, Any]:
+    """Train a tokenizer on the first pairs."""
+    pair_filter = Filter(FILTER)
+    sources = (pair.source for pair in islice(_pairs(folder), TOKENIZER_PAIRS))
+    targets = (pair.target for pair in islice(_pairs(folder, pair_filter), TOKENIZER_PAIRS))
+    tokenizer, _ = train_pair(TokenizerConfig(vocab_size=32_000), sources, targets, shared=True)
     tokenizer.save(folder / "tokenizer.json")
-    return {"items": sieve.report.kept, "vocabulary": tokenizer.vocabulary}
+    return {"items": pair_filter.stats.kept, "vocabulary": tokenizer.vocab_size}
 
 
-def tokenise(folder: Path, memory: "Memory") -> dict[str, Any]:
-    """Every pair into a store."""
+def tokenize(folder: Path, memory: "MemorySampler") -> dict[str, Any]:
+    """Tokenize every pair into a token store."""
     tokenizer = TextTokenizer.load(folder / "tokenizer.json")
-    made = store.write(folder / "store", encoded(tokenizer, _pairs(folder)), SIDES, "benchmark", tokenizer.vocabulary)
-    # Counted by the files' sizes: to ask the store for lengths would take memory that writing does not need.
-    size = sum(file.stat().st_size for file in made.path.glob("*.tokens"))
-    return {"items": len(made), "tokens": size // id_type(tokenizer.vocabulary).itemsize}
+    store = write_store(
+        folder / "store", tokenize_pairs(tokenizer, _pairs(folder)), SIDES, "benchmark", tokenizer.vocab_size
+    )
+    # Counted by file size: reading the lengths from the store would need memory that writing does not.
+    size = sum(file.stat().st_size for file in store.path.glob("*.tokens"))
+    return {"items": len(store), "tokens": size // id_type(tokenizer.vocab_size).itemsize}
 
 
-def batch(folder: Path, memory: "Memory") -> dict[str, Any]:
-    """2,000 batches of 4,096 tokens a side from the store. Its pages count as resident once they have been touched."""
+def make_batches(folder: Path, memory: "MemorySampler") -> dict[str, Any]:
+    """Read 2,000 batches of 4,096 tokens per side from the store, whose pages become resident as they are read."""
     batches = TokenBatches(TokenStore(folder / "store"), 4096)
     mapped = sum(file.stat().st_size for file in (folder / "store").iterdir()) / 1e6
     memory.mark("planned")
     stream = batches.epochs()
     next(stream)
     memory.mark("first epoch drawn")
-    taken = list(islice((batch.tokens[-1] for batch in stream), 1999))
+    token_counts = list(islice((batch.tokens[-1] for batch in stream), 1999))
     memory.mark("2,000 batches taken")
-    facts = {"items": batches.report.items, "left_out": batches.report.left_out, "store_mb": mapped}
-    return {**facts, "batches": 1 + len(taken), "padding": batches.report.padding}
+    result = {"items": batches.stats.items, "left_out": batches.stats.dropped, "store_mb": mapped}
+    return {**result, "batches": 1 + len(token_counts), "padding": batches.stats.padding}
 
 
-STAGES: dict[str, Callable[[Path, "Memory"], dict[str, Any]]] = {
+STAGES: dict[str, Callable[[Path, "MemorySampler"], dict[str, Any]]] = {
     "reading pairs with a filter": read,
     "reading pairs without duplicates": read_without_duplicates,
-    "learning a tokenizer from 200,000 pairs": learn,
-    "tokenising into a store": tokenise,
-    "2,000 batches from the store": batch,
+    "learning a tokenizer from 200,000 pairs": train_tokenizer,
+    "tokenizing into a store": tokenize,
+    "2,000 batches from the store": make_batches,
 }
 
 
-class Memory(threading.Thread):
-    """This process's memory over time: resident, and the anonymous part of it, which no file stands behind.
+class MemorySampler(threading.Thread):
+    """Samples the memory of this process: resident, and its anonymous part, which is not backed by files.
 
-    A mapped store counts as resident while the system has its pages at hand; it is not needed, and goes when room is
-    short. The peak of resident memory is the kernel's own (VmHWM); that of anonymous memory is the greatest of the
-    samples. `ru_maxrss` is not used: a process inherits there the peak of the one that started it.
+    Pages of a memory-mapped store count as resident while they are cached, but the kernel can drop them at any time.
+    Peak resident memory is the kernel's figure (VmHWM), peak anonymous memory the maximum of the samples. `ru_maxrss`
+    would not do: a process inherits it from its parent.
     """
 
     def __init__(self, interval: float = 0.02) -> None:
@@ -143,225 +145,231 @@ class Memory(threading.Thread):
         self.interval = interval
         self.samples = {"seconds": array("d"), "resident": array("d"), "anonymous": array("d")}
         self.marks: dict[str, dict[str, float]] = {}
-        self._begin = time.perf_counter()
-        self._over = threading.Event()
+        self._start_time = time.perf_counter()
+        self._stopped = threading.Event()
         self.mark("before")
 
     def run(self) -> None:
-        while not self._over.wait(self.interval):
+        while not self._stopped.wait(self.interval):
             self._sample()
 
     def mark(self, name: str) -> None:
-        """Keep a sample under a name."""
+        """Take a sample and keep it under a name."""
         self._sample()
-        self.marks[name] = {f"{what}_mb": round(self.samples[what][-1], 1) for what in ("resident", "anonymous")}
+        self.marks[name] = {f"{kind}_mb": round(self.samples[kind][-1], 1) for kind in ("resident", "anonymous")}
 
     def result(self, points: int = 12) -> dict[str, Any]:
-        self._over.set()
+        """Stop sampling; the peaks, the marks and `points` samples over time."""
+        self._stopped.set()
         self.join()
         self.mark("after")
-        chosen = np.linspace(0, len(self.samples["seconds"]) - 1, points).round().astype(int)
+        indices = np.linspace(0, len(self.samples["seconds"]) - 1, points).round().astype(int)
         return {
             "seconds": self.samples["seconds"][-1],
-            "peak_resident_mb": memory_status()["VmHWM"],
+            "peak_resident_mb": process_memory_mb()["VmHWM"],
             "peak_anonymous_mb": max(self.samples["anonymous"]),
             "marks": self.marks,
-            "over_time": {name: [round(values[i], 1) for i in chosen] for name, values in self.samples.items()},
+            "over_time": {name: [round(values[i], 1) for i in indices] for name, values in self.samples.items()},
         }
 
     def _sample(self) -> None:
-        status = memory_status()
-        self.samples["seconds"].append(time.perf_counter() - self._begin)
+        status = process_memory_mb()
+        self.samples["seconds"].append(time.perf_counter() - self._start_time)
         self.samples["resident"].append(status["VmRSS"])
         self.samples["anonymous"].append(status["RssAnon"])
 
 
-def measured(stage: str, folder: Path) -> dict[str, Any]:
-    """Run a stage in this process, which has done nothing before."""
-    memory = Memory()
+def measure_stage(stage: str, folder: Path) -> dict[str, Any]:
+    """Run a stage in this process, which should be a fresh one."""
+    memory = MemorySampler()
     memory.start()
-    facts = STAGES[stage](folder, memory)
-    return {**facts, **memory.result()}
+    result = STAGES[stage](folder, memory)
+    return {**result, **memory.result()}
 
 
 def memory_of_stages(gigabytes: float) -> list[dict[str, Any]]:
-    """Each stage over a corpus and over a tenth of it; what grows is given as bytes for each further item."""
+    """Each stage on a corpus and on a tenth of it; growth is given in bytes per additional item."""
     cases = []
-    with tempfile.TemporaryDirectory() as place:
-        folders = {"tenth": Path(place) / "tenth", "whole": Path(place) / "whole"}
+    with tempfile.TemporaryDirectory() as name:
+        folders = {"tenth": Path(name) / "tenth", "whole": Path(name) / "whole"}
         for folder, size in zip(folders.values(), (gigabytes / 10, gigabytes), strict=True):
             write_corpus(folder, int(size * 1e9))
         for stage in STAGES:
-            found = {name: alone(measured, stage, folder) for name, folder in folders.items()}
-            case: dict[str, Any] = {"case": f"memory, {stage}", "gigabytes": gigabytes, **found}
-            tenth, whole = found.values()
+            results = {size: run_in_subprocess(measure_stage, stage, folder) for size, folder in folders.items()}
+            case: dict[str, Any] = {"case": f"memory, {stage}", "gigabytes": gigabytes, **results}
+            tenth, whole = results.values()
             growth = {
-                f"peak {what}": whole[f"peak_{what}_mb"] - tenth[f"peak_{what}_mb"]
-                for what in ("resident", "anonymous")
+                f"peak {kind}": whole[f"peak_{kind}_mb"] - tenth[f"peak_{kind}_mb"]
+                for kind in ("resident", "anonymous")
             }
-            for mark, then in whole["marks"].items():
-                growth[f"anonymous, {mark}"] = then["anonymous_mb"] - tenth["marks"][mark]["anonymous_mb"]
+            for mark, sample in whole["marks"].items():
+                growth[f"anonymous, {mark}"] = sample["anonymous_mb"] - tenth["marks"][mark]["anonymous_mb"]
             case["growth_mb"] = growth
             if more := whole["items"] - tenth["items"]:
-                case["growth_bytes_a_further_item"] = {what: 1e6 * grown / more for what, grown in growth.items()}
-            cases.append(say(case))
+                case["growth_bytes_a_further_item"] = {name: 1e6 * mb / more for name, mb in growth.items()}
+            cases.append(log(case))
     return cases
 
 
-def alone(function: Callable[..., Any], *arguments: object) -> Any:
-    """A function's result from a fresh process."""
+def run_in_subprocess(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function in a fresh process and return its result."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def encoding_speed(tokenizer: Path, source: Path, target: Path, threads: int, repeats: int) -> dict[str, float]:
-    """Tokens/s of a fresh process; the library takes its number of threads from the environment, once."""
+    """Tokens/s of tokenization. Call it in a fresh process: `tokenizers` reads its thread count only once."""
     os.environ["RAYON_NUM_THREADS"] = str(threads)
-    words, pairs = TextTokenizer.load(tokenizer), list(read_aligned(source, target))
-    sizes: list[int] = []
+    text_tokenizer, pairs = TextTokenizer.load(tokenizer), list(read_aligned(source, target))
+    token_counts: list[int] = []
 
     def run() -> None:
-        sizes[:] = [0, 0]
-        for first in range(0, len(pairs), CHUNK):
-            for side, texts in enumerate(zip(*pairs[first : first + CHUNK], strict=True)):
-                sizes[side] += sum(map(len, words.encode_batch(texts)))
+        token_counts[:] = [0, 0]
+        for first in range(0, len(pairs), CHUNK_PAIRS):
+            for side, texts in enumerate(zip(*pairs[first : first + CHUNK_PAIRS], strict=True)):
+                token_counts[side] += sum(map(len, text_tokenizer.encode_batch(texts)))
 
-    (seconds,) = time_in_turn([run], repeats, warm=1)
-    middle = statistics.median(seconds)
-    return {"tokens_per_second": sum(sizes) / middle, "target_tokens_per_second": sizes[1] / middle}
+    (seconds,) = time_alternating([run], repeats, warmup=1)
+    median = statistics.median(seconds)
+    return {"tokens_per_second": sum(token_counts) / median, "target_tokens_per_second": token_counts[1] / median}
 
 
-def speed(source: Path, target: Path, steps: int) -> list[dict[str, Any]]:
-    """Tokenising, batching and training over the same pairs, in target tokens/s: each has both sides to work on."""
+def throughput(source: Path, target: Path, steps: int) -> list[dict[str, Any]]:
+    """Tokenizing, batching and training on the same pairs, in target tokens/s; each processes both sides."""
     threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as place:
-        tokenizer, pairs = _prepare(Path(place), source, target, 8000)
-        saved = tokenizer.save(Path(place) / "tokenizer.json")
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer, pairs = _prepare(Path(folder), source, target, 8000)
+        path = tokenizer.save(Path(folder) / "tokenizer.json")
         encoding = {
-            number: alone(encoding_speed, saved, source, target, number, 5) for number in dict.fromkeys((1, threads))
+            number: run_in_subprocess(encoding_speed, path, source, target, number, 5)
+            for number in dict.fromkeys((1, threads))
         }
-        trained, passed = training_and_batching(tokenizer, pairs, steps)
+        training, batching = training_and_batching(tokenizer, pairs, steps)
     cases = []
-    for name, found in {
-        **{f"tokenising, threads: {number}": found for number, found in encoding.items()},
-        "batching, threads: 1": passed,
+    for name, result in {
+        **{f"tokenizing, threads: {number}": result for number, result in encoding.items()},
+        "batching, threads: 1": batching,
     }.items():
-        rate = found["target_tokens_per_second"]
-        factors = {"over_training": rate / trained["target_tokens_per_second"], "over_h200": rate / H200}
-        cases.append(say({"case": f"speed, {name}", **found, **factors}))
-    return [say({"case": f"speed, training 3+3 layers, width 256, threads: {threads}", **trained}), *cases]
+        rate = result["target_tokens_per_second"]
+        factors = {
+            "over_training": rate / training["target_tokens_per_second"],
+            "over_h200": rate / H200_TOKENS_PER_SECOND,
+        }
+        cases.append(log({"case": f"speed, {name}", **result, **factors}))
+    return [log({"case": f"speed, training 3+3 layers, width 256, threads: {threads}", **training}), *cases]
 
 
 def training_and_batching(
     tokenizer: TextTokenizer, pairs: TokenStore, steps: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """A training step and an epoch of batches, in turn."""
+    """Target tokens/s of training steps and of epochs of batches, timed alternately."""
     torch.manual_seed(0)
-    stack = StackConfig(layers=3, attention=HeadsConfig(heads=4), feed_forward=FeedForwardConfig(hidden=1024))
-    model = EncoderDecoderConfig(vocabulary=tokenizer.vocabulary, width=256, encoder=stack, decoder=stack).build()
-    optimiser = OptimiserConfig().build(model)
-    ready = TokenBatches(pairs, 4096)
-    stream = ready.epochs()
-    passing = TokenBatches(pairs, 4096, seed=1)
+    stack = StackConfig(layers=3, attention=MultiHeadConfig(heads=4), feed_forward=FeedForwardConfig(hidden=1024))
+    model = EncoderDecoderConfig(vocab_size=tokenizer.vocab_size, width=256, encoder=stack, decoder=stack).build()
+    optimizer = OptimizerConfig().build(model)
+    stream = TokenBatches(pairs, 4096).epochs()
+    batches = TokenBatches(pairs, 4096, seed=1)
     step_tokens, epoch_tokens = [], []
 
     def step() -> None:
         batch = next(stream)
         inputs, lengths = batch.target[:, :-1], (batch.target_lengths - 1).clamp(min=0)
         logits = model(batch.source, inputs, source_lengths=batch.source_lengths, target_lengths=lengths)
-        loss = word_loss(logits, batch.target[:, 1:], lengths, smoothing=0.1)
+        loss = cross_entropy(logits, batch.target[:, 1:], lengths, label_smoothing=0.1)
         loss.mean.backward()
-        optimiser.step(1e-4)
-        optimiser.forget_gradients()
-        step_tokens.append(_words_to_write(batch))
+        optimizer.step(1e-4)
+        optimizer.zero_grad()
+        step_tokens.append(_predicted_tokens(batch))
 
     def epoch() -> None:
-        epoch_tokens.append(sum(map(_words_to_write, passing.epoch())))
+        epoch_tokens.append(sum(map(_predicted_tokens, batches.epoch())))
 
-    training, batching = time_in_turn([step, epoch], steps, warm=2)
-    trained = {"target_tokens_per_second": sum(step_tokens[-steps:]) / sum(training), "steps": steps}
-    passed = {"target_tokens_per_second": sum(epoch_tokens[-steps:]) / sum(batching), "epochs": steps}
-    return trained, passed | {"batches_per_second": steps * len(passing) / sum(batching)}
+    step_seconds, epoch_seconds = time_alternating([step, epoch], steps, warmup=2)
+    training = {"target_tokens_per_second": sum(step_tokens[-steps:]) / sum(step_seconds), "steps": steps}
+    batching = {"target_tokens_per_second": sum(epoch_tokens[-steps:]) / sum(epoch_seconds), "epochs": steps}
+    return training, batching | {"batches_per_second": steps * len(batches) / sum(epoch_seconds)}
 
 
 def padding(source: Path, target: Path) -> list[dict[str, Any]]:
-    """The share of cells that hold no token: one vocabulary of 10,000 for both sides, start and end included."""
+    """The fraction of padding by batch size and number of length buckets, with a shared vocabulary of 10,000."""
     cases = []
-    with tempfile.TemporaryDirectory() as place:
-        _, pairs = _prepare(Path(place), source, target, 10_000)
+    with tempfile.TemporaryDirectory() as folder:
+        _, pairs = _prepare(Path(folder), source, target, 10_000)
         for tokens in (4096, 8192):
-            for shapes in (16, 24, 32):
-                report = TokenBatches(pairs, tokens, shapes=shapes).report
-                case = {"case": f"padding, {tokens} tokens, {shapes} shapes", "padding": report.padding}
-                cases.append(say({**case, "items": report.items, "batches": report.batches, "shapes": report.shapes}))
+            for buckets in (16, 24, 32):
+                stats = TokenBatches(pairs, tokens, length_buckets=buckets).stats
+                case = {"case": f"padding, {tokens} tokens, {buckets} shapes", "padding": stats.padding}
+                cases.append(log({**case, "items": stats.items, "batches": stats.batches, "shapes": stats.shapes}))
     return cases
 
 
-def encoded(tokenizer: TextTokenizer, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
-    """Ids as training sees them: the source with its end, the target with start and end."""
-    start, end = tokenizer.start, tokenizer.end
-    assert start is not None
-    assert end is not None
+def tokenize_pairs(tokenizer: TextTokenizer, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
+    """Token ids as in training: the source with EOS, the target with BOS and EOS."""
+    bos, eos = tokenizer.bos, tokenizer.eos
+    assert bos is not None
+    assert eos is not None
     pairs = iter(pairs)
-    while chunk := list(islice(pairs, CHUNK)):
+    while chunk := list(islice(pairs, CHUNK_PAIRS)):
         sources, targets = (tokenizer.encode_batch(texts) for texts in zip(*chunk, strict=True))
         for source, target in zip(sources, targets, strict=True):
-            yield [*source, end], [start, *target, end]
+            yield [*source, eos], [bos, *target, eos]
 
 
-def _prepare(place: Path, source: Path, target: Path, vocabulary: int) -> tuple[TextTokenizer, TokenStore]:
-    """A shared BPE vocabulary learnt from all pairs, and their tokens in a store."""
+def _prepare(folder: Path, source: Path, target: Path, vocab_size: int) -> tuple[TextTokenizer, TokenStore]:
+    """Train a shared BPE tokenizer on all pairs and tokenize them into a store."""
     pairs = list(read_aligned(source, target))
     sources, targets = zip(*pairs, strict=True)
-    tokenizer, _ = train_pair(TokenizerConfig(vocabulary=vocabulary), sources, targets, shared=True)
-    return tokenizer, store.write(place / "store", encoded(tokenizer, pairs), SIDES, "benchmark", tokenizer.vocabulary)
+    tokenizer, _ = train_pair(TokenizerConfig(vocab_size=vocab_size), sources, targets, shared=True)
+    return tokenizer, write_store(
+        folder / "store", tokenize_pairs(tokenizer, pairs), SIDES, "benchmark", tokenizer.vocab_size
+    )
 
 
-def _sift(folder: Path, sieve: Filter) -> dict[str, Any]:
-    for _ in _pairs(folder, sieve):
+def _count_filtered(folder: Path, pair_filter: Filter) -> dict[str, Any]:
+    for _ in _pairs(folder, pair_filter):
         pass
-    return {"items": sieve.report.total, "kept": sieve.report.kept}
+    return {"items": pair_filter.stats.total, "kept": pair_filter.stats.kept}
 
 
-def _pairs(folder: Path, sieve: Filter | None = None) -> Iterator[Pair]:
-    return (sieve or Filter(SENSIBLE)).apply(read_aligned(folder / SIDES[0], folder / SIDES[1]))
+def _pairs(folder: Path, pair_filter: Filter | None = None) -> Iterator[Pair]:
+    return (pair_filter or Filter(FILTER)).apply(read_aligned(folder / SIDES[0], folder / SIDES[1]))
 
 
-def _words_to_write(batch: Batch) -> int:
-    """Target tokens that a model learns to write: all but the start of each row."""
+def _predicted_tokens(batch: Batch) -> int:
+    """Target tokens that a model predicts: all but the BOS of each row."""
     return batch.tokens[-1] - int((batch.items >= 0).sum())
 
 
-def _words(number: int, random: np.random.Generator) -> list[str]:
-    """Different words of syllables, the shorter first."""
+def _make_words(number: int, rng: np.random.Generator) -> list[str]:
+    """Distinct words made of syllables, shorter words first."""
     onsets, vowels, codas = (list(part) for part in ("bdfghklmnprstvwz", "aeiouäö", " nrslt"))
-    found: dict[str, None] = {}
-    while len(found) < number:
-        syllables = 1 + int(np.log10(1 + len(found)) / 1.8)  # two from the 63rd word on, three from the 3,981st
-        draws = random.integers(0, 1 << 16, (syllables, 3)).tolist()
+    words: dict[str, None] = {}
+    while len(words) < number:
+        syllables = 1 + int(np.log10(1 + len(words)) / 1.8)  # two from the 63rd word on, three from the 3,981st
+        draws = rng.integers(0, 1 << 16, (syllables, 3)).tolist()
         parts = [onsets[a % len(onsets)] + vowels[b % len(vowels)] + codas[c % len(codas)] for a, b, c in draws]
-        found["".join(parts).replace(" ", "")] = None
-    return list(found)
+        words["".join(parts).replace(" ", "")] = None
+    return list(words)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the text and fewer steps; nothing is written")
-    parser.add_argument("--gigabytes", type=float, default=2.0, help="size of the generated corpus")
-    arguments = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="a tenth of the text, fewer steps, no results written")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="size of the generated corpus (default: 2)")
+    args = parser.parse_args()
     torch.set_num_threads(min(2, os.cpu_count() or 1))
-    with tempfile.TemporaryDirectory() as place:
-        folder = registry.find("multi30k", TRAIN)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = find_dataset("multi30k", TRAIN_FILES)
         if folder is None:
-            write_corpus(Path(place) / "text", 8_000_000)
-            source, target = (Path(place) / "text" / side for side in SIDES)
+            write_corpus(Path(temporary) / "text", 8_000_000)
+            source, target = (Path(temporary) / "text" / side for side in SIDES)
         else:
-            source, target = (folder / name for name in TRAIN)
-        text = say({"case": "text of speed and padding", "text": "generated" if folder is None else "multi30k en-de"})
-        cases = [text, *speed(source, target, steps=4 if arguments.quick else 20), *padding(source, target)]
-    cases += memory_of_stages(arguments.gigabytes / (10 if arguments.quick else 1))
-    if not arguments.quick:
-        print(f"written: {write_results('data-cpu', cases)}")
+            source, target = (folder / name for name in TRAIN_FILES)
+        text = log({"case": "text of speed and padding", "text": "generated" if folder is None else "multi30k en-de"})
+        cases = [text, *throughput(source, target, steps=4 if args.quick else 20), *padding(source, target)]
+    cases += memory_of_stages(args.gigabytes / (10 if args.quick else 1))
+    if not args.quick:
+        print(f"Results written to {write_results('data-cpu', cases)}")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""How fast models train, beside PyTorch's own Transformer and Hugging Face's Marian in the same run.
+"""Training speed against torch.nn.Transformer and Hugging Face's Marian.
 
-    python benchmarks/train.py             # on a CPU; --quick ends within a minute
+    python benchmarks/train.py             # on a CPU; --quick takes less than a minute
     python benchmarks/train.py --gpu       # on a GPU; see train_gpu.py
 
 On a CPU: a small encoder–decoder (3 + 3 layers, width 256, 4 heads, hidden 1,024, vocabulary of about 8,000) in float32
-on two threads, real batches of Multi30k where it is there (REGARD_DATA), else of the sentences that ship. All get the
-same tokens in the same batches, the same dropout, label smoothing, clipping and Adam. Ours is the model's fast form for
-training, in a step that does what the training loop's does. A round is some steps of each in turn; the ratio is the
-median over rounds of a peer's time over ours. Tokens are target words that are not padding. The share of the peak is
-beside the rate of large products, with nothing else to do and no padding. Memory is what building the model and
-stepping take at their peak, each in a process of its own (Linux only, and not with --quick).
+on two threads, on batches of Multi30k if REGARD_DATA has it, else of the sentences that ship with regard. All models
+get the same batches, dropout, label smoothing, gradient clipping and Adam. Ours runs on fused kernels, in the same step
+as the trainer's. Every round runs some steps of each model; the ratio is the median over rounds of a peer's time over
+ours. Only target tokens that are not padding count. Utilization is relative to the FLOP/s of large matmuls, for the
+FLOPs without padding. Memory is the peak of building the model and training some steps, in a separate process for each
+(Linux only, and not with --quick).
 """
 
 import argparse
@@ -25,54 +25,60 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import median_ratio, memory_status, operations, say, time_in_turn, write_results
+from benchmarks.common import (
+    log,
+    median_ratio,
+    process_memory_mb,
+    time_alternating,
+    training_flops_per_token,
+    write_results,
+)
+from benchmarks.quality.translation import TorchTransformer
 from torch import Tensor, nn
 from torch.nn import functional
-from translation import TorchTransformer
 
-from regard.data.batch import Batch
+from regard.data.batching.token_batches import Batch
 from regard.errors import UserError
-from regard.fast.swift_training import for_training
+from regard.fused.training import fuse_for_training
 from regard.model import EncoderDecoder, EncoderDecoderConfig
-from regard.task.prepare import prepare
-from regard.task.reading import read_translation
-from regard.task.translation import TranslationTask
-from regard.task.translation_recipe import TranslationRecipe
+from regard.task.translation.prepare import prepare_pairs
+from regard.task.translation.recipe import TranslationRecipe, read_translation_recipe
+from regard.task.translation.task import TranslationTask
 from regard.train import TrainConfig
-from regard.train.loss import word_loss
+from regard.train.loss import cross_entropy
 
-SMALL = [
+OVERRIDES = [
     "model.width=256",
     "model.encoder.layers=3",
     "model.decoder.layers=3",
     *(f"model.{side}.attention.heads=4" for side in ("encoder", "decoder")),
     *(f"model.{side}.feed_forward.hidden=1024" for side in ("encoder", "decoder")),
-    "tokenizer.vocabulary=8000",
-    "train.tokens=2048",
-    "train.precision=fp32",
-    "train.loss.consistency=0",
+    "tokenizer.vocab_size=8000",
+    "train.batch_tokens=2048",
+    "train.precision=float32",
+    "train.loss.r_drop=0",
 ]
 OURS, TORCH, MARIAN = "ours", "torch.nn.Transformer", "Hugging Face Marian"
-_PEAK_ANEW = Path("/proc/self/clear_refs")
-"""Where Linux is told to forget the peak of a process' memory."""
-_LONG = 60
-"""Steps for whose memory we look: enough to show what grows from step to step."""
+_RESET_PEAK = Path("/proc/self/clear_refs")
+"""Writing 5 to this file resets the peak resident memory of the process (Linux)."""
+_MEMORY_STEPS = 60
+"""Steps over which memory is measured: enough to show growth from step to step."""
 Step = Callable[[Batch], None]
 
 
-def recipe() -> tuple[TranslationRecipe, str]:
-    """Multi30k where it is there, else what ships."""
+def find_recipe() -> tuple[TranslationRecipe, str]:
+    """The recipe and the name of its data: Multi30k if available, else the sentences that ship with regard."""
     try:
-        found = read_translation("multi30k-en-de", SMALL)
-        with tempfile.TemporaryDirectory() as place:
-            prepare(found, Path(place), lambda sentence: None, None)
-        return found, "Multi30k"
+        recipe = read_translation_recipe("multi30k-en-de", OVERRIDES)
+        with tempfile.TemporaryDirectory() as folder:
+            prepare_pairs(recipe, Path(folder), lambda message: None, None)
+        return recipe, "Multi30k"
     except UserError:
-        return read_translation("quick", SMALL), "the sentences that ship"
+        return read_translation_recipe("quick", OVERRIDES), "the sentences that ship"
 
 
 class Marian(nn.Module):
-    """Hugging Face's Marian in the sizes of our model."""
+    """Hugging Face's Marian in the same sizes as our model."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         from transformers import MarianConfig, MarianMTModel
@@ -81,7 +87,7 @@ class Marian(nn.Module):
         stack = config.encoder
         self.model = MarianMTModel(
             MarianConfig(
-                vocab_size=config.vocabulary,
+                vocab_size=config.vocab_size,
                 d_model=config.width,
                 encoder_layers=config.encoder.layers,
                 decoder_layers=config.decoder.layers,
@@ -107,69 +113,73 @@ class Marian(nn.Module):
         return logits
 
 
-def peer_step(model: nn.Module, start: int, smoothing: float) -> Step:
-    """A step as a careful person writes it."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
+def make_peer_step(model: nn.Module, bos: int, label_smoothing: float) -> Step:
+    """A training step as a careful user of PyTorch would write it."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
     model.train()
 
     def step(batch: Batch) -> None:
-        before = torch.cat((torch.full_like(batch.target[:, :1], start), batch.target[:, :-1]), dim=1)
-        logits = model(batch.source, before, source_lengths=batch.source_lengths)
-        real = torch.arange(batch.target.shape[1]) < batch.target_lengths[:, None]
-        wanted = batch.target.masked_fill(~real, -100)
-        loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), label_smoothing=smoothing)
+        decoder_input = torch.cat((torch.full_like(batch.target[:, :1], bos), batch.target[:, :-1]), dim=1)
+        logits = model(batch.source, decoder_input, source_lengths=batch.source_lengths)
+        is_token = torch.arange(batch.target.shape[1]) < batch.target_lengths[:, None]
+        labels = batch.target.masked_fill(~is_token, -100)
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=label_smoothing)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     return step
 
 
-def our_step(model: EncoderDecoder, settings: TrainConfig, start: int) -> Step:
-    """What `Loop` does in a step: forward, loss, backward, clip, move."""
-    optimiser = settings.optimiser.build(model)
-    forward = for_training(model.train(), late=True)
-    done = 0
+def make_our_step(model: EncoderDecoder, config: TrainConfig, bos: int) -> Step:
+    """The step of `Trainer`: forward, loss, backward, gradient clipping, optimizer step."""
+    optimizer = config.optimizer.build(model)
+    forward = fuse_for_training(model.train(), fused_loss=True)
+    steps = 0
 
     def step(batch: Batch) -> None:
-        nonlocal done
-        before = torch.cat((torch.full_like(batch.target[:, :1], start), batch.target[:, :-1]), dim=1)
-        logits = forward(batch.source, before, source_lengths=batch.source_lengths, target_lengths=batch.target_lengths)
-        loss = word_loss(logits, batch.target, batch.target_lengths, settings.loss.smoothing)
+        nonlocal steps
+        decoder_input = torch.cat((torch.full_like(batch.target[:, :1], bos), batch.target[:, :-1]), dim=1)
+        lengths = {"source_lengths": batch.source_lengths, "target_lengths": batch.target_lengths}
+        logits = forward(batch.source, decoder_input, **lengths)
+        loss = cross_entropy(logits, batch.target, batch.target_lengths, config.loss.label_smoothing)
         (loss.total / batch.count).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        done += 1
-        optimiser.step(settings.schedule.at(done))
-        optimiser.forget_gradients()
+        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+        steps += 1
+        optimizer.step(config.schedule.at(steps))
+        optimizer.zero_grad()
 
     return step
 
 
 @dataclass(frozen=True)
-class Work:
-    """What all train on."""
+class Workload:
+    """The model sizes and the batches that all models train on."""
 
     recipe: TranslationRecipe
-    data: str
+    dataset: str
     config: EncoderDecoderConfig
     batches: list[Batch]
 
     @property
-    def words(self) -> int:
+    def tokens(self) -> int:
+        """Target tokens, without padding."""
         return sum(batch.count for batch in self.batches)
 
-    def steppers(self, config: EncoderDecoderConfig) -> dict[str, Callable[[], Step]]:
-        """What makes a model of these sizes and its step: ours first, then the peers'."""
-        start, settings = config.tokens.start, self.recipe.train
-        assert start is not None
+    def step_makers(self, config: EncoderDecoderConfig) -> dict[str, Callable[[], Step]]:
+        """Functions that build a model of these sizes and its training step: ours first, then the peers'."""
+        bos, train = config.special_tokens.bos, self.recipe.train
+        assert bos is not None
         return {
-            OURS: lambda: our_step(config.build(), settings, start),
-            TORCH: lambda: peer_step(TorchTransformer(config), start, settings.loss.smoothing),
-            MARIAN: lambda: peer_step(Marian(config), start, settings.loss.smoothing),
+            OURS: lambda: make_our_step(config.build(), train, bos),
+            TORCH: lambda: make_peer_step(TorchTransformer(config), bos, train.loss.label_smoothing),
+            MARIAN: lambda: make_peer_step(Marian(config), bos, train.loss.label_smoothing),
         }
 
-    def all_steps(self, step: Step) -> Callable[[], None]:
+    def over_batches(self, step: Step) -> Callable[[], None]:
+        """A function that takes the step on every batch."""
+
         def run() -> None:
             for batch in self.batches:
                 step(batch)
@@ -177,103 +187,105 @@ class Work:
         return run
 
 
-def work(steps: int) -> Work:
+def make_workload(steps: int) -> Workload:
     torch.set_num_threads(2)
     torch.manual_seed(1)
-    settings, data = recipe()
-    with tempfile.TemporaryDirectory() as place:
-        prepared = prepare(settings, Path(place), lambda sentence: None, None)
-        config = settings.encoder_decoder_settings(prepared.target.vocabulary)
-        task = TranslationTask(settings, prepared, config.build())
-        return Work(settings, data, config, list(itertools.islice(task.batches.epochs(), steps)))
+    recipe, dataset = find_recipe()
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare_pairs(recipe, Path(folder), lambda message: None, None)
+        config = recipe.make_encoder_decoder_config(prepared.target.vocab_size)
+        task = TranslationTask(recipe, prepared, config.build())
+        return Workload(recipe, dataset, config, list(itertools.islice(task.batches.epochs(), steps)))
 
 
-def on_a_cpu(quick: bool) -> list[dict[str, Any]]:
-    given, rounds = work(3 if quick else 12), 3 if quick else 7
-    steppers = given.steppers(given.config)
-    looks = _PEAK_ANEW.exists() and not quick
-    megabytes = {name: peak_alone(name) if looks else None for name in steppers}
-    taken = time_in_turn([given.all_steps(make()) for make in steppers.values()], rounds, warm=1)
-    seconds = dict(zip(steppers, taken, strict=True))
-    speeds = {name: given.words / statistics.median(each) for name, each in seconds.items()}
-    best, most = max((name for name in steppers if name != OURS), key=speeds.__getitem__), floor(given)
+def benchmark_cpu(quick: bool) -> list[dict[str, Any]]:
+    work, rounds = make_workload(3 if quick else 12), 3 if quick else 7
+    makers = work.step_makers(work.config)
+    with_memory = _RESET_PEAK.exists() and not quick
+    megabytes = {name: peak_memory_in_subprocess(name) if with_memory else None for name in makers}
+    samples = time_alternating([work.over_batches(make()) for make in makers.values()], rounds, warmup=1)
+    seconds = dict(zip(makers, samples, strict=True))
+    speeds = {name: work.tokens / statistics.median(times) for name, times in seconds.items()}
+    best, bound = max((name for name in makers if name != OURS), key=speeds.__getitem__), max_tokens_per_second(work)
     return [
-        say(
+        log(
             {
-                "case": f"small encoder–decoder, float32, 2 threads, {given.data}, {name}",
+                "case": f"small encoder–decoder, float32, 2 threads, {work.dataset}, {name}",
                 "ours": speeds[OURS],
                 "peer": speeds[name],
                 "ratio": median_ratio(seconds[OURS], seconds[name]),
                 "best_peer": name == best,
                 "unit": "target tokens a second",
-                "floor": most,
-                "share_of_peak": speeds[OURS] / most,
-                "peer_share_of_peak": speeds[name] / most,
+                "floor": bound,
+                "share_of_peak": speeds[OURS] / bound,
+                "peer_share_of_peak": speeds[name] / bound,
                 "megabytes": megabytes[OURS],
                 "peer_megabytes": megabytes[name],
                 "rounds": rounds,
             }
         )
-        for name in steppers
+        for name in makers
         if name != OURS
     ]
 
 
-def floor(given: Work) -> float:
-    """Target tokens a second if there were nothing but the products, at the rate of large ones on this machine."""
+def max_tokens_per_second(work: Workload) -> float:
+    """The upper bound in target tokens per second: matmul FLOPs alone, at the FLOP/s of large matmuls here."""
     a = torch.randn(1024, 1024)
-    (seconds,) = time_in_turn([lambda: a @ a], 20)
-    rate = 2 * 1024**3 / min(seconds)
-    rows = sum(int((batch.items >= 0).sum()) for batch in given.batches)
-    source, target = (sum(batch.tokens[side] for batch in given.batches) for side in (0, -1))  # padding is not needed
-    of_source, of_target = operations(given.config, round(target / rows), round(source / rows))
-    return given.words / ((of_source * source + of_target * target) / rate)
+    (seconds,) = time_alternating([lambda: a @ a], 20)
+    flop_rate = 2 * 1024**3 / min(seconds)
+    rows = sum(int((batch.items >= 0).sum()) for batch in work.batches)
+    source, target = (sum(batch.tokens[side] for batch in work.batches) for side in (0, -1))  # without padding
+    per_source, per_target = training_flops_per_token(work.config, round(target / rows), round(source / rows))
+    return work.tokens / ((per_source * source + per_target * target) / flop_rate)
 
 
-def peak_alone(name: str) -> float:
-    """The most megabytes that steps take, in a process of their own."""
-    done = subprocess.run([sys.executable, __file__, "--peak", name], stdout=subprocess.PIPE, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+def peak_memory_in_subprocess(name: str) -> float:
+    """`peak_memory` in a fresh process."""
+    process = subprocess.run([sys.executable, __file__, "--peak", name], stdout=subprocess.PIPE, text=True, check=True)
+    return float(process.stdout.splitlines()[-1])
 
 
-def peak(name: str) -> float:
-    """Megabytes at the peak of some steps, above what the process held with all code loaded and nothing built."""
-    given = work(_LONG)
-    narrow = given.config.model_copy(update={"width": 32})
-    given.steppers(narrow)[name]()(given.batches[0])  # loads or compiles what will be needed
+def peak_memory(name: str) -> float:
+    """Peak memory in MB of building a model and training some steps, beyond that of a process with all code loaded."""
+    work = make_workload(_MEMORY_STEPS)
+    narrow = work.config.model_copy(update={"width": 32})
+    work.step_makers(narrow)[name]()(work.batches[0])  # imports and compiles everything
     gc.collect()
-    _PEAK_ANEW.write_text("5", encoding="utf-8")
-    before = memory_status()["VmRSS"]
-    given.all_steps(given.steppers(given.config)[name]())()
-    return memory_status()["VmHWM"] - before
+    _RESET_PEAK.write_text("5", encoding="utf-8")
+    before = process_memory_mb()["VmRSS"]
+    work.over_batches(work.step_makers(work.config)[name]())()
+    return process_memory_mb()["VmHWM"] - before
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds, and nothing is written")
-    parser.add_argument("--gpu", action="store_true", help="the cases for a GPU")
+    parser.add_argument("--quick", action="store_true", help="few rounds; no results are written")
+    parser.add_argument("--gpu", action="store_true", help="run the GPU benchmark instead")
     parser.add_argument(
         "--part",
         dest="parts",
         action="append",
         default=[],
         choices=("start", "pairs", "text", "real"),
-        help="only these cases for a GPU, written to a file of their own",
+        help="with --gpu: only these cases, written to a separate file (repeatable)",
     )
-    parser.add_argument("--peak", choices=(OURS, TORCH, MARIAN), help="only memory on a CPU, in this process")
-    options = parser.parse_args()
-    if options.peak:
-        print(peak(options.peak))
+    parser.add_argument("--peak", choices=(OURS, TORCH, MARIAN), help="only the peak memory of this model, on the CPU")
+    args = parser.parse_args()
+    if args.peak:
+        print(peak_memory(args.peak))
         return 0
-    if options.gpu:
-        from train_gpu import on_a_gpu
+    if args.gpu:
+        if not torch.cuda.is_available():
+            parser.error("--gpu needs a GPU, and none was found; leave it out to measure on the CPU")
+        from benchmarks.train_gpu import benchmark_gpu
 
-        name = "-".join(["train-gpu", *options.parts])
-        cases = on_a_gpu(options.quick, options.parts)
+        name = "-".join(["train-gpu", *args.parts])
+        cases = benchmark_gpu(args.quick, args.parts)
     else:
-        name, cases = "train-cpu", on_a_cpu(options.quick)
-    if not options.quick:
-        print(f"written: {write_results(name, cases)}")
+        name, cases = "train-cpu", benchmark_cpu(args.quick)
+    if not args.quick:
+        print(f"Results written to {write_results(name, cases)}")
     return 0
 
 

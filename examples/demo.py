@@ -1,8 +1,9 @@
-"""What `make demo` shows: translate with the model that ships, train another from a file of pairs, translate with that.
+"""The demo of `make demo`: translate with the pretrained model, train a small one, and translate with that.
 
-Every step is a command you can type yourself; nothing is kept but what the commands print.
+Each step is a command that you can also type yourself. The trained model is deleted at the end.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -19,26 +20,27 @@ SHORT_SENTENCES = ("What are you doing here?", "I don't want to go home.", "Tom 
 
 
 def main() -> int:
-    begin = time.perf_counter()
-    print("1. English to Turkish, with the model that ships with regard:")
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    start = time.perf_counter()
+    print("1. Translate English to Turkish with the pretrained model:")
     regard("translate", "en-tr", *SENTENCES)
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "quick")
-        print("\n2. A translator of your own: from 26,157 pairs of short sentences, on this machine's CPU.")
+        print("\n2. Train your own translator on 26,157 pairs of short sentences, on this machine's CPU:")
         regard("train", "quick", "--out", out, "--device", "cpu")
-        print("\n3. And what it makes of sentences it has never seen:")
+        print("\n3. Translate sentences that it was not trained on:")
         regard("translate", out, *SHORT_SENTENCES)
-    print(
-        f"\nThat took {(time.perf_counter() - begin) / 60:.1f} minutes. Next: your own two files, one sentence a line:"
-    )
+    minutes = (time.perf_counter() - start) / 60
+    print(f"\nThis took {minutes:.1f} minutes. Next, train on your own two files, with one sentence per line:")
     print("    regard train quick --source my.en --target my.tr --out my-translator")
     return 0
 
 
-def regard(*words: str) -> None:
-    shown = " ".join(f'"{word}"' if " " in word else word for word in words)
-    print(f"$ regard {shown}", flush=True)
-    subprocess.run([sys.executable, "-m", "regard", *words], check=True)
+def regard(*arguments: str) -> None:
+    """Print and run a command."""
+    quoted = " ".join(f'"{argument}"' if " " in argument else argument for argument in arguments)
+    print(f"$ regard {quoted}", flush=True)
+    subprocess.run([sys.executable, "-m", "regard", *arguments], check=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""A Chromium for the tests of the page and for screenshots: found, or installed from Debian where that is possible.
+"""Find the Chromium that page tests and screenshots run in, or install it.
 
-Run as a program it installs one if there is none, this is Debian or like it, and we may. If it cannot, it says so and
-ends well: the tests that need a browser are then skipped.
+As a script it installs Debian's Chromium if there is none, provided that it runs as root on Debian or a derivative.
+Otherwise it prints a message and exits with code 0: tests that need a browser are then skipped.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -16,38 +17,39 @@ APPLICATIONS = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
 FLAGS = ("--no-sandbox", "--disable-gpu")
-"""For containers, where there is neither a sandbox nor a graphics card."""
+"""Containers have neither a sandbox nor a GPU for rendering."""
 
 
 def find_chromium() -> str | None:
-    """The browser that CHROME names, or one that is installed; None where there is none."""
-    named = os.environ.get("CHROME")
-    if named:
-        return shutil.which(named)
-    found = (shutil.which(name) for name in (*NAMES, *APPLICATIONS))
-    return next((path for path in found if path is not None), None)
+    """The path of the browser in the environment variable CHROME, or of an installed one; None if there is none."""
+    chrome = os.environ.get("CHROME")
+    if chrome:
+        return shutil.which(chrome)
+    paths = (shutil.which(name) for name in (*NAMES, *APPLICATIONS))
+    return next((path for path in paths if path is not None), None)
 
 
 def install_chromium() -> str | None:
-    """Install Debian's, if we are root there. What was found afterwards."""
-    may = hasattr(os, "geteuid") and os.geteuid() == 0 and Path("/etc/debian_version").exists()
-    if not may or shutil.which("apt-get") is None:
+    """Install Debian's Chromium, if this is Debian and we are root. Returns its path, or None."""
+    is_debian_root = hasattr(os, "geteuid") and os.geteuid() == 0 and Path("/etc/debian_version").exists()
+    if not is_debian_root or shutil.which("apt-get") is None:
         return None
-    surroundings = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
-        subprocess.run(command, env=surroundings, stdout=subprocess.DEVNULL, check=False)
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
     return find_chromium()
 
 
 def main() -> int:
-    found = find_chromium()
-    if found is None:
-        print("There is no Chromium here; trying to install Debian's.", file=sys.stderr)
-        found = install_chromium()
-    if found is None:
-        print("There is no Chromium, and it could not be installed: tests of the page are skipped.", file=sys.stderr)
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    path = find_chromium()
+    if path is None:
+        print("Chromium is not installed; trying to install it from Debian.", file=sys.stderr)
+        path = install_chromium()
+    if path is None:
+        print("Chromium could not be installed; tests of the page will be skipped.", file=sys.stderr)
     else:
-        print(f"The page is tested with {found}.", file=sys.stderr)
+        print(f"Tests of the page use {path}.", file=sys.stderr)
     return 0
 
 

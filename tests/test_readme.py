@@ -1,4 +1,4 @@
-"""What the README shows is run; what it tells people to type is understood."""
+"""The README's code runs, and commands, recipes, make targets and links in the docs are valid."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from regard.cli import app
-from regard.task.kinds import read_values
+from regard.task.registry import read_values
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,7 +20,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.chdir(tmp_path)
     code = "\n".join(blocks(ROOT / "README.md", "python"))
     exec(compile(code, "README.md", "exec"), {})
@@ -28,7 +28,7 @@ def test_the_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert re.fullmatch(r"\d+% of the pairs .*\n", capsys.readouterr().out)
 
 
-def test_the_model_in_the_readme_takes_ten_lines() -> None:
+def test_readme_model_has_at_most_ten_lines() -> None:
     first = blocks(ROOT / "README.md", "python")[0]
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
 
@@ -38,30 +38,30 @@ def regard_commands() -> list[tuple[str, str]]:
     return [(name, line) for name, line in lines if line.startswith("regard ")]
 
 
-def test_there_are_commands_to_check() -> None:
+def test_docs_contain_commands() -> None:
     assert regard_commands()
 
 
 @pytest.mark.parametrize(("page", "line"), regard_commands())
-def test_every_command_in_the_pages_is_understood(page: str, line: str) -> None:
-    """Parsed as it stands, options and all; nothing is run."""
-    words = shlex.split(line, comments=True)[1:]
+def test_every_command_in_the_docs_parses(page: str, line: str) -> None:
+    """Commands are parsed with their options, but not run."""
+    args = shlex.split(line, comments=True)[1:]
     command: click.Command = typer.main.get_command(app)
     context = click.Context(command, info_name="regard")
     while isinstance(command, click.Group):
-        _, found, words = command.resolve_command(context, words)
-        assert found is not None
-        command = found
-        context = command.make_context(command.name, list(words), parent=context)
+        _, subcommand, args = command.resolve_command(context, args)
+        assert subcommand is not None
+        command = subcommand
+        context = command.make_context(command.name, list(args), parent=context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_recipe_in_the_pages_can_be_read(page: Path) -> None:
+def test_every_recipe_in_the_docs_is_valid(page: Path) -> None:
     for text in blocks(page, "toml"):
         read_values(tomllib.loads(text), page.name)
 
 
-def test_there_is_a_recipe_to_check() -> None:
+def test_docs_contain_a_recipe() -> None:
     assert blocks(ROOT / "docs" / "training.md", "toml")
 
 
@@ -70,12 +70,12 @@ def make_targets() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_make_target_in_the_pages_exists(page: Path) -> None:
-    named = re.findall(r"^make ([a-z]+)", "\n".join(blocks(page, "sh")), re.MULTILINE)
-    assert set(named) <= make_targets()
+def test_every_make_target_in_the_docs_exists(page: Path) -> None:
+    targets = re.findall(r"^make ([a-z]+)", "\n".join(blocks(page, "sh")), re.MULTILINE)
+    assert set(targets) <= make_targets()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+def test_every_link_between_pages_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

@@ -1,8 +1,8 @@
-"""Typed settings, read strictly.
+"""Typed configs with strict validation.
 
-A part of regard (attention heads, a model, later a whole recipe) is described by a small frozen `Config` that stands
-beside the code it describes. Reading is strict: an unknown key is an error that suggests the nearest known one, a
-value out of range names its key, and every error is one sentence (`UserError`), however deep the key lies.
+Each component (attention, a model, a whole recipe) is described by a small frozen `Config` defined next to its code.
+Validation is strict: an unknown key is an error that suggests the nearest known one, a value out of range names its
+key, and every error is one sentence (`UserError`), however deep the key is nested.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from regard.errors import UserError
 
 
 class ConfigError(UserError):
-    """A setting is wrong. `key` is its dotted name, `problem` the rest of the sentence."""
+    """A setting is invalid. `key` is its dotted name, `problem` the rest of the sentence."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}" if key else problem)
@@ -24,7 +24,7 @@ class ConfigError(UserError):
 
 
 class Config(BaseModel):
-    """A frozen group of settings that refuses what it does not know."""
+    """A frozen group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, strict=True)
 
@@ -36,43 +36,43 @@ class Config(BaseModel):
 
     @classmethod
     def read(cls, values: object, where: str = "") -> Self:
-        """Build from plain data (what JSON or TOML gave). `where` names the file in an error."""
+        """Build from plain data (parsed JSON or TOML). `where` names the file in errors."""
         prefix = f"{where}: " if where else ""
         if not isinstance(values, Mapping):
-            raise UserError(f"{prefix}expected a table of settings, found {_name(values)}.")
+            raise UserError(f"{prefix}expected a table of settings, found {_describe(values)}.")
         try:
             return cls(**{str(key): value for key, value in values.items()})
         except UserError as error:
             raise UserError(f"{prefix}{error}") from None
 
     def plain(self) -> dict[str, Any]:
-        """The settings as plain data, ready for JSON or TOML; `read` takes it back."""
+        """The settings as plain data for JSON or TOML; the inverse of `read`."""
         return self.model_dump(mode="json")
 
 
 def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
-    """The first thing that is wrong, as one sentence."""
-    # A misspelt key comes before the missing one it was meant to be.
-    detail = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    """The first problem, as one sentence."""
+    # A misspelled key is reported before the missing key that it was meant to be.
+    detail = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     context = detail.get("ctx", {})
-    # A nested Config explains itself, so behind a field's name there can only be an index or the tag of a union.
-    place = [str(part) for number, part in enumerate(detail["loc"]) if number == 0 or isinstance(part, int)]
-    key = ".".join(place)
+    # A nested Config reports its own keys, so a field's name can only be followed by an index or the tag of a union.
+    path = [str(part) for number, part in enumerate(detail["loc"]) if number == 0 or isinstance(part, int)]
+    key = ".".join(path)
     inner = context.get("error")
     if isinstance(inner, ConfigError):
-        return ConfigError(".".join([*place, inner.key] if inner.key else place), inner.problem)
+        return ConfigError(".".join([*path, inner.key] if inner.key else path), inner.problem)
     match detail["type"]:
         case "extra_forbidden":
             known = list(config.model_fields)
-            near = difflib.get_close_matches(place[-1], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}."
+            near = difflib.get_close_matches(path[-1], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the known keys are {', '.join(known)}."
             return ConfigError(key, f"unknown key; {hint}")
         case "missing":
-            return ConfigError(key, "this key is required; please give it a value.")
+            return ConfigError(key, "this key is required.")
         case "union_tag_invalid":
             return ConfigError(f"{key}.kind", f"found {context['tag']!r}; expected one of {context['expected_tags']}.")
         case "union_tag_not_found":
-            return ConfigError(f"{key}.kind", "this key is required; it says which of several kinds is meant.")
+            return ConfigError(f"{key}.kind", "this key is required; it selects one of several kinds.")
         case "value_error":
             return ConfigError(key, str(inner))
         case _:
@@ -81,5 +81,5 @@ def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
             return ConfigError(key, f"{found}expected {message[0].lower()}{message[1:]}.")
 
 
-def _name(value: object) -> str:
+def _describe(value: object) -> str:
     return "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -1,8 +1,8 @@
-"""The one error a person is meant to read.
+"""The one error that is meant for the user.
 
-Everything a user can get wrong (a file, a key, a shape, an id) ends as a `UserError` whose text is a full
-sentence: what was found, where, and what to do. Commands print it and leave with code 2; a server answers 4xx.
-It is a `ValueError`, so code that calls regard as a library catches what it would expect to catch.
+Everything a user can get wrong (a file, a key, a shape, an id) ends in a `UserError` whose message is a full sentence:
+what was found, where, and what to do. Commands print it and exit with code 2; the server answers with 4xx. It is a
+`ValueError`, so that code which uses regard as a library catches what it would expect to catch.
 """
 
 

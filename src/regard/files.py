@@ -1,7 +1,7 @@
-"""Writing so that nothing a person had is lost, and telling whether what is there is what was written.
+"""Atomic writes: a file or folder is either written completely or not at all.
 
-A folder or file is written under another name beside its place, forced to the disk, and renamed when it is whole.
-Whatever happens before that moment (an error, a full disk, a killed process), what stood there still stands.
+It is written under a temporary name next to its destination, flushed to disk, and renamed once it is complete. Whatever
+happens before that (an error, a full disk, a killed process), what was there before is still there.
 """
 
 import hashlib
@@ -15,81 +15,81 @@ from uuid import uuid4
 
 from regard.errors import UserError
 
-_MARK = ".unfinished-"
+_UNFINISHED = ".unfinished-"
 
 
 @contextmanager
-def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
-    """An empty folder to fill, which takes its `place` when the block ends well and vanishes if it does not.
+def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Gives an empty temporary folder, which becomes `path` when the block succeeds and is deleted if it fails.
 
-    A folder that stands there already is an error unless `replace` is given; it goes when the new one is in its place.
+    A folder that exists already is an error unless `replace` is given; it is deleted once the new one has its name.
     """
-    if _stands(place) and not replace:
-        raise _already(place)
-    beside = _beside(place)
+    if _exists(path) and not replace:
+        raise _exists_error(path)
+    unfinished = _temporary_name(path)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside.mkdir()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir()
     except OSError as error:
-        raise UserError(f"{place}: cannot write there ({error.strerror}).") from None
+        raise UserError(f"{path}: cannot write there ({error.strerror}).") from None
     try:
-        yield beside
-        for path in beside.iterdir():
-            _force_to_disk(path)
-        _force_to_disk(beside)
-        _take_place(beside, place, replace)
-        _force_to_disk(place.parent)
+        yield unfinished
+        for file in unfinished.iterdir():
+            _fsync(file)
+        _fsync(unfinished)
+        _rename_folder(unfinished, path, replace)
+        _fsync(path.parent)
     except OSError as error:
-        raise UserError(f"{place}: could not be written ({error.strerror or error}); nothing was changed.") from None
+        raise UserError(f"{path}: could not be written ({error.strerror or error}); nothing was changed.") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextmanager
-def new_file(place: Path) -> Iterator[Path]:
-    """A name to write a file under, which takes its `place` when the block ends well; until then the old one stands."""
-    beside = _beside(place)
+def new_file(path: Path) -> Iterator[Path]:
+    """Gives a temporary name to write a file under, which becomes `path` when the block succeeds."""
+    unfinished = _temporary_name(path)
     try:
-        yield beside
-        _force_to_disk(beside)
-        os.replace(beside, place)
+        yield unfinished
+        _fsync(unfinished)
+        os.replace(unfinished, path)
     except OSError as error:
-        raise UserError(f"{place} could not be written ({error.strerror or error}); nothing was changed.") from None
+        raise UserError(f"{path} could not be written ({error.strerror or error}); nothing was changed.") from None
     finally:
-        with suppress(OSError):  # a disk that cannot be written cannot be tidied either
-            beside.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that cannot be written cannot be cleaned up either
+            unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
-def growing_file(place: Path) -> Iterator[TextIO]:
-    """A text file to write bit by bit under PLACE.partial, which takes its `place` when the block ends well.
+def growing_file(path: Path) -> Iterator[TextIO]:
+    """Gives a text file to write bit by bit as PATH.partial, which becomes `path` when the block succeeds.
 
-    If it does not, what was written stays under that name: it may be hours of work. A file without a line is removed.
+    If it fails, what was written stays under that name: it may be hours of work. An empty file is deleted.
     """
-    beside = place.with_name(f"{place.name}.partial")
+    partial = path.with_name(f"{path.name}.partial")
     try:
-        file = beside.open("w", encoding="utf-8", newline="\n")
+        file = partial.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
-        raise UserError(f"{place} could not be written ({error.strerror or error}); nothing was changed.") from None
+        raise UserError(f"{path} could not be written ({error.strerror or error}); nothing was changed.") from None
     try:
         with file:
             yield file
-        _force_to_disk(beside)
-        os.replace(beside, place)
+        _fsync(partial)
+        os.replace(partial, path)
     except OSError as error:
         raise UserError(
-            f"{place} could not be written ({error.strerror or error}); what was done so far is in {beside}."
+            f"{path} could not be written ({error.strerror or error}); the output so far is in {partial}."
         ) from None
     finally:
         with suppress(OSError):
-            if beside.stat().st_size == 0:
-                beside.unlink()
+            if partial.stat().st_size == 0:
+                partial.unlink()
 
 
-def write_text(place: Path, text: str) -> None:
-    """Write a file, or write it anew; until the new one is whole the old one stands."""
-    with new_file(place) as beside:
-        beside.write_text(text, encoding="utf-8")
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, replacing the old one."""
+    with new_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def file_sha256(path: Path) -> str:
@@ -98,43 +98,43 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sweep(folder: Path) -> list[str]:
-    """Remove what killed processes left unfinished in a folder; gives the names."""
-    left = sorted(folder.glob(f".*{_MARK}*"))
-    for path in left:
+def remove_unfinished(folder: Path) -> list[str]:
+    """Delete what killed processes left unfinished in a folder; returns the names."""
+    paths = sorted(folder.glob(f".*{_UNFINISHED}*"))
+    for path in paths:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    return [path.name for path in left]
+    return [path.name for path in paths]
 
 
-def _stands(place: Path) -> bool:
-    return place.exists() or place.is_symlink()
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
 
 
-def _already(place: Path) -> UserError:
-    return UserError(f"{place} exists already; choose another folder, or remove it first.")
+def _exists_error(path: Path) -> UserError:
+    return UserError(f"{path} exists already; choose another folder, or remove it first.")
 
 
-def _beside(place: Path) -> Path:
-    """A name in the same folder, and so on the same disk, that nothing has yet."""
-    return place.parent / f".{place.name}{_MARK}{uuid4().hex}"
+def _temporary_name(path: Path) -> Path:
+    """An unused name in the same folder, and so on the same file system."""
+    return path.parent / f".{path.name}{_UNFINISHED}{uuid4().hex}"
 
 
-def _take_place(beside: Path, place: Path, replace: bool) -> None:
-    """Rename, putting aside what stood there until the new folder is in its place."""
-    if not _stands(place):
-        os.rename(beside, place)
+def _rename_folder(unfinished: Path, path: Path, replace: bool) -> None:
+    """Rename a folder to its final name, moving aside what is there until the new one has its place."""
+    if not _exists(path):
+        os.rename(unfinished, path)
         return
-    if not replace:  # it came while the new one was being written
-        raise _already(place)
-    old = _beside(place)
-    os.rename(place, old)
+    if not replace:  # it was created while the new one was being written
+        raise _exists_error(path)
+    old = _temporary_name(path)
+    os.rename(path, old)
     try:
-        os.rename(beside, place)
+        os.rename(unfinished, path)
     except OSError:
-        os.rename(old, place)
+        os.rename(old, path)
         raise
     if old.is_dir() and not old.is_symlink():
         shutil.rmtree(old, ignore_errors=True)
@@ -142,13 +142,13 @@ def _take_place(beside: Path, place: Path, replace: bool) -> None:
         old.unlink(missing_ok=True)
 
 
-def _force_to_disk(path: Path) -> None:
-    """A name that survives a power cut must not point at bytes that did not."""
-    handle = os.open(path, os.O_RDONLY)
+def _fsync(path: Path) -> None:
+    """Flush to disk: a name that survives a power cut must not point to data that did not."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     except OSError:
         if path.is_file():  # some file systems cannot do this for folders
             raise
     finally:
-        os.close(handle)
+        os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Attention through a latent: both orders give the same, the cache holds no more than it should, and it is DeepSeek's.
+"""Multi-head latent attention: absorbed equals naive, the cache holds only latents, and it equals DeepSeek's.
 
-Equalities are in float64, where both orders differ by the rounding of some dozens of sums; a wrong key, mask, angle or
-scale shows from 1e-4 on.
+Comparisons are in float64, where rounding errors of some dozens of sums remain; a wrong key, mask, rotation or scale
+makes a difference of 1e-4 or more.
 """
 
 from collections.abc import Iterator
@@ -15,34 +15,33 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard.attention import (
-    Cache,
     Causal,
     Context,
     Dilated,
     DynamicScaling,
     Full,
     Global,
-    LatentConfig,
+    KVBuffer,
+    KVCache,
+    LatentAttentionConfig,
     LatentCrossAttention,
     LatentSelfAttention,
     LayerState,
     Lengths,
-    LongScaling,
+    LongRopeScaling,
     NoPositionConfig,
     Pattern,
     Rotary,
     RotaryConfig,
     Sliding,
-    Store,
     YarnScaling,
 )
-from regard.attention.latent import Form, HeadByHead
+from regard.attention.latent import Form, HeadsAsQueries
 from regard.config import ConfigError
-
-from .support import assert_close
+from tests.attention.support import assert_close
 
 ROUNDING = 1e-10
-WIDTH, TURNED = 12, 4
+WIDTH, ROPE_DIM = 12, 4
 
 PATTERNS = {
     "full": Full(),
@@ -53,22 +52,24 @@ PATTERNS = {
 }
 ROTARIES = {
     "none": None,
-    "rotary": Rotary(TURNED),
-    "yarn": Rotary(TURNED, scaling=YarnScaling(factor=4.0, trained=8)),
-    "dynamic": Rotary(TURNED, scaling=DynamicScaling(factor=4.0, trained=3)),
-    "long": Rotary(TURNED, scaling=LongScaling(short_factors=(1.0, 2.0), long_factors=(3.0, 5.0), trained=3)),
+    "rotary": Rotary(ROPE_DIM),
+    "yarn": Rotary(ROPE_DIM, scaling=YarnScaling(factor=4.0, original_max_length=8)),
+    "dynamic": Rotary(ROPE_DIM, scaling=DynamicScaling(factor=4.0, original_max_length=3)),
+    "long": Rotary(
+        ROPE_DIM, scaling=LongRopeScaling(short_factors=(1.0, 2.0), long_factors=(3.0, 5.0), original_max_length=3)
+    ),
 }
 every_pattern = pytest.mark.parametrize("pattern", PATTERNS.values(), ids=list(PATTERNS))
 every_rotary = pytest.mark.parametrize("rotary", ROTARIES.values(), ids=list(ROTARIES))
 
 
-def config(rotary_width: int = TURNED, **settings: Any) -> LatentConfig:
-    small = {"heads": 3, "latent": 5, "query_latent": 7, "head_width": 4, "value_width": 6, "bias": True}
-    return LatentConfig(**{**small, "rotary_width": rotary_width, **settings})
+def config(rope_head_dim: int = ROPE_DIM, **settings: Any) -> LatentAttentionConfig:
+    small = {"heads": 3, "kv_latent": 5, "query_latent": 7, "head_dim": 4, "value_head_dim": 6, "bias": True}
+    return LatentAttentionConfig(**{**small, "rope_head_dim": rope_head_dim, **settings})
 
 
-def moved(layer: nn.Module) -> Any:
-    """In float64 and evaluation mode, no parameter where it starts."""
+def randomized(layer: nn.Module) -> Any:
+    """The layer in float64 and evaluation mode, with random parameters."""
     torch.manual_seed(0)
     layer = layer.double().eval()
     with torch.no_grad():
@@ -78,11 +79,11 @@ def moved(layer: nn.Module) -> Any:
 
 
 def attention(pattern: Pattern = PATTERNS["causal"], rotary: Rotary | None = None, **more: Any) -> LatentSelfAttention:
-    settings = config(0 if rotary is None else TURNED, **more)
-    return moved(LatentSelfAttention(settings, WIDTH, pattern, rotary))
+    settings = config(0 if rotary is None else ROPE_DIM, **more)
+    return randomized(LatentSelfAttention(settings, WIDTH, pattern, rotary))
 
 
-def words(rows: int, length: int, seed: int = 1) -> Tensor:
+def embeddings(rows: int, length: int, seed: int = 1) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     return torch.randn(rows, length, WIDTH, generator=random, dtype=torch.float64)
 
@@ -92,141 +93,146 @@ def ids(x: Tensor) -> Tensor:
 
 
 def run(layer: LatentSelfAttention, x: Tensor, form: Form | None = None, **more: Any) -> Tensor:
-    """Everything at once, without a cache."""
+    """One pass over all tokens, without a cache."""
     layer.form = form
     return layer(x, Context(ids(x), **more), LayerState())
 
 
 @contextmanager
-def forms_taken(layer: Any) -> Iterator[list[str]]:
-    """Notes, for each call, whether all heads looked at one key or each at its own."""
+def recorded_forms(layer: Any) -> Iterator[list[str]]:
+    """Records the order of each call: in the absorbed one all heads share a key."""
     taken: list[str] = []
-    weighed = layer.weighed
+    attend_heads = layer.attend_heads
 
-    def noting(query: Tensor, key: Tensor, *others: Any) -> Tensor:
+    def recording(query: Tensor, key: Tensor, *others: Any) -> Tensor:
         taken.append("absorbed" if key.shape[1] == 1 else "naive")
-        return weighed(query, key, *others)
+        return attend_heads(query, key, *others)
 
-    layer.weighed = noting
+    layer.attend_heads = recording
     yield taken
-    del layer.weighed
+    del layer.attend_heads
 
 
-# What it computes
+# Correctness
 
 
-def by_the_paper(layer: LatentSelfAttention, x: Tensor) -> Tensor:
+def paper_attention(layer: LatentSelfAttention, x: Tensor) -> Tensor:
     """The formulas of DeepSeek-V2's §2.1 and appendix C, token by token and head by head."""
-    heads, (plain, turned) = layer.heads, layer.parts
-    values, (cosine, sine) = layer.sizes.value_width, layer.rotary.rotation(torch.arange(x.shape[1]), x.shape[1])
+    heads, (plain, rotated) = layer.heads, layer.head_dims
+    values, (cosine, sine) = layer.sizes.value_head_dim, layer.rotary.rotation(torch.arange(x.shape[1]), x.shape[1])
 
     def normed(x: Tensor, norm: nn.RMSNorm) -> Tensor:
         return x / (x.square().mean() + norm.eps).sqrt() * norm.weight
 
-    def turn(x: Tensor, place: int) -> Tensor:
-        pairs = torch.complex(x[: turned // 2], x[turned // 2 :])
-        around = pairs * torch.complex(cosine[place].double(), sine[place].double())
+    def rotate(x: Tensor, position: int) -> Tensor:
+        pairs = torch.complex(x[: rotated // 2], x[rotated // 2 :])
+        around = pairs * torch.complex(cosine[position].double(), sine[position].double())
         return torch.cat((around.real, around.imag))
 
     rows = []
     for row in x:
-        latents = [normed(layer.source.down(h), layer.source.norm) for h in row]
-        shared = [turn(layer.source.turned(h), place) for place, h in enumerate(row)]
+        latents = [normed(layer.kv_down_proj(h), layer.kv_norm) for h in row]
+        shared = [rotate(layer.k_rope_proj(h), position) for position, h in enumerate(row)]
         outputs = []
-        for place, h in enumerate(row):
-            queries = layer.query.up(normed(layer.query.down(h), layer.query.norm)).view(heads, plain + turned)
+        for position, h in enumerate(row):
+            queries = layer.q_proj.up_proj(normed(layer.q_proj.down_proj(h), layer.q_proj.norm)).view(
+                heads, plain + rotated
+            )
             mixed = []
             for head in range(heads):
-                query = torch.cat((queries[head, :plain], turn(queries[head, plain:], place)))
-                scores, seen = [], []
-                for latent, part in zip(latents[: place + 1], shared[: place + 1], strict=True):
-                    key = torch.cat((layer.key(latent).view(heads, plain)[head], part))
-                    scores.append(query @ key * (plain + turned) ** -0.5)
-                    seen.append(layer.value(latent).view(heads, values)[head])
-                mixed.append(torch.stack(scores).softmax(dim=0) @ torch.stack(seen))
-            outputs.append(layer.output(torch.cat(mixed)))
+                query = torch.cat((queries[head, :plain], rotate(queries[head, plain:], position)))
+                scores, head_values = [], []
+                for latent, part in zip(latents[: position + 1], shared[: position + 1], strict=True):
+                    key = torch.cat((layer.k_up_proj(latent).view(heads, plain)[head], part))
+                    scores.append(query @ key * (plain + rotated) ** -0.5)
+                    head_values.append(layer.v_up_proj(latent).view(heads, values)[head])
+                mixed.append(torch.stack(scores).softmax(dim=0) @ torch.stack(head_values))
+            outputs.append(layer.o_proj(torch.cat(mixed)))
         rows.append(torch.stack(outputs))
     return torch.stack(rows)
 
 
 @pytest.mark.parametrize("form", ["naive", "absorbed"])
-def test_it_is_what_the_paper_says(form: Form) -> None:
-    layer, x = attention(rotary=ROTARIES["rotary"]), words(2, 5)
-    assert_close(run(layer, x, form), by_the_paper(layer, x), ROUNDING)
+def test_equals_the_paper_s_formulas(form: Form) -> None:
+    layer, x = attention(rotary=ROTARIES["rotary"]), embeddings(2, 5)
+    assert_close(run(layer, x, form), paper_attention(layer, x), ROUNDING)
 
 
 @pytest.mark.parametrize("query_latent", [None, 7])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("form", ["naive", "absorbed"])
-def test_it_is_that_of_deepseek_v3_in_transformers(query_latent: int | None, bias: bool, form: Form) -> None:
+def test_equals_transformers_deepseek_v3(query_latent: int | None, bias: bool, form: Form) -> None:
     module = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
     settings = module.DeepseekV3Config(
         hidden_size=WIDTH, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=query_latent, kv_lora_rank=5,
-        qk_rope_head_dim=TURNED, qk_nope_head_dim=4, v_head_dim=6, attention_bias=bias, attn_implementation="eager",
+        qk_rope_head_dim=ROPE_DIM, qk_nope_head_dim=4, v_head_dim=6, attention_bias=bias, attn_implementation="eager",
     )  # fmt: skip
-    theirs = moved(module.DeepseekV3Attention(settings, 0))
-    ours = attention(rotary=Rotary(TURNED), query_latent=query_latent, bias=bias)
-    ours.load_state_dict(of_deepseek({name: each.detach() for name, each in theirs.named_parameters()}))
-    x = words(2, 6)
+    theirs = randomized(module.DeepseekV3Attention(settings, 0))
+    ours = attention(rotary=Rotary(ROPE_DIM), query_latent=query_latent, bias=bias)
+    ours.load_state_dict(from_deepseek({name: each.detach() for name, each in theirs.named_parameters()}))
+    x = embeddings(2, 6)
     cosine, sine = module.DeepseekV3RotaryEmbedding(settings)(x, torch.arange(6)[None])
     mask = torch.full((6, 6), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     expected, _ = theirs(x, (cosine, sine), mask)
     assert_close(run(ours, x, form), expected, 1e-6)  # their norm computes in float32
 
 
-def of_deepseek(theirs: dict[str, Tensor], heads: int = 3, plain: int = 4, latent: int = 5) -> dict[str, Tensor]:
-    """Our parameters from theirs: rows are dealt out, and of turned ones neighbours become halves."""
+def from_deepseek(theirs: dict[str, Tensor], heads: int = 3, plain: int = 4, latent: int = 5) -> dict[str, Tensor]:
+    """Our parameters from theirs: fused projections are split, and rotated pairs of neighbors become halves."""
 
     def halves(rows: Tensor) -> Tensor:
         return torch.cat((rows[..., 0::2, :], rows[..., 1::2, :]), dim=-2)
 
     last = "q_b_proj.weight" if "q_b_proj.weight" in theirs else "q_proj.weight"
-    queries = theirs[last].unflatten(0, (heads, -1))  # (heads, plain + turned, …)
+    queries = theirs[last].unflatten(0, (heads, -1))  # (heads, plain + rotated, …)
     query = torch.cat((queries[:, :plain], halves(queries[:, plain:])), dim=1).flatten(0, 1)
     pairs = theirs["kv_b_proj.weight"].unflatten(0, (heads, -1))  # (heads, plain + values, latent)
     down = theirs["kv_a_proj_with_mqa.weight"]
     ours = {
-        "query.weight" if last == "q_proj.weight" else "query.up.weight": query,
-        "key.weight": pairs[:, :plain].flatten(0, 1),
-        "value.weight": pairs[:, plain:].flatten(0, 1),
-        "output.weight": theirs["o_proj.weight"],
-        "source.down.weight": down[:latent],
-        "source.turned.weight": halves(down[latent:]),
-        "source.norm.weight": theirs["kv_a_layernorm.weight"],
+        "q_proj.weight" if last == "q_proj.weight" else "q_proj.up_proj.weight": query,
+        "k_up_proj.weight": pairs[:, :plain].flatten(0, 1),
+        "v_up_proj.weight": pairs[:, plain:].flatten(0, 1),
+        "o_proj.weight": theirs["o_proj.weight"],
+        "kv_down_proj.weight": down[:latent],
+        "k_rope_proj.weight": halves(down[latent:]),
+        "kv_norm.weight": theirs["kv_a_layernorm.weight"],
     }
     if "q_a_proj.weight" in theirs:
-        ours |= {"query.down.weight": theirs["q_a_proj.weight"], "query.norm.weight": theirs["q_a_layernorm.weight"]}
+        ours |= {
+            "q_proj.down_proj.weight": theirs["q_a_proj.weight"],
+            "q_proj.norm.weight": theirs["q_a_layernorm.weight"],
+        }
     if "o_proj.bias" in theirs:
         bias = theirs["kv_a_proj_with_mqa.bias"]
-        ours |= {"output.bias": theirs["o_proj.bias"], "source.down.bias": bias[:latent]}
-        ours |= {"source.turned.bias": halves(bias[latent:, None])[:, 0]}
-        ours |= {"query.down.bias": theirs["q_a_proj.bias"]} if "q_a_proj.bias" in theirs else {}
+        ours |= {"o_proj.bias": theirs["o_proj.bias"], "kv_down_proj.bias": bias[:latent]}
+        ours |= {"k_rope_proj.bias": halves(bias[latent:, None])[:, 0]}
+        ours |= {"q_proj.down_proj.bias": theirs["q_a_proj.bias"]} if "q_a_proj.bias" in theirs else {}
     return ours
 
 
-def test_a_scale_that_is_given_takes_the_place_of_the_usual_one() -> None:
-    usual, given = attention(rotary=ROTARIES["rotary"]), attention(rotary=ROTARIES["rotary"], scale=8**-0.5 * 1.5)
-    x = words(2, 5)
+def test_scale_setting_replaces_the_default() -> None:
+    default, rescaled = attention(rotary=ROTARIES["rotary"]), attention(rotary=ROTARIES["rotary"], scale=8**-0.5 * 1.5)
+    x = embeddings(2, 5)
     with torch.no_grad():
-        usual.query.up.weight *= 1.5
-    assert_close(run(given, x), run(usual, x), ROUNDING)
+        default.q_proj.up_proj.weight *= 1.5
+    assert_close(run(rescaled, x), run(default, x), ROUNDING)
 
 
-# Both orders
+# Absorbed and naive
 
 
 @every_pattern
 @every_rotary
-def test_both_orders_give_the_same(pattern: Pattern, rotary: Rotary | None) -> None:
-    layer, x = attention(pattern, rotary), words(3, 7)
+def test_absorbed_equals_naive(pattern: Pattern, rotary: Rotary | None) -> None:
+    layer, x = attention(pattern, rotary), embeddings(3, 7)
     for more in ({}, {"lengths": torch.tensor([7, 4, 1])}):
         assert_close(run(layer, x, "absorbed", **more), run(layer, x, "naive", **more), ROUNDING)
 
 
 @every_pattern
 @pytest.mark.parametrize("rotary", [ROTARIES["none"], ROTARIES["yarn"]], ids=["none", "yarn"])
-def test_both_orders_give_the_same_in_packed_documents(pattern: Pattern, rotary: Rotary | None) -> None:
-    layer, x = attention(pattern, rotary), words(2, 7)
+def test_absorbed_equals_naive_in_packed_documents(pattern: Pattern, rotary: Rotary | None) -> None:
+    layer, x = attention(pattern, rotary), embeddings(2, 7)
     numbers = torch.tensor([[0, 0, 0, 1, 1, 1, 2], [0, 1, 1, 1, 1, -1, -1]])
     packed = run(layer, x, "absorbed", documents=numbers)
     assert_close(packed, run(layer, x, "naive", documents=numbers), ROUNDING)
@@ -235,62 +241,62 @@ def test_both_orders_give_the_same_in_packed_documents(pattern: Pattern, rotary:
 
 @every_pattern
 @every_rotary
-def test_both_orders_have_the_same_gradients(pattern: Pattern, rotary: Rotary | None) -> None:
-    layer, x = attention(pattern, rotary), words(2, 6).requires_grad_()
-    slope = words(2, 6, seed=3)
-    found = []
+def test_absorbed_and_naive_gradients_are_equal(pattern: Pattern, rotary: Rotary | None) -> None:
+    layer, x = attention(pattern, rotary), embeddings(2, 6).requires_grad_()
+    grad = embeddings(2, 6, seed=3)
+    actual = []
     for form in ("naive", "absorbed"):
-        made = run(layer, x, form, lengths=torch.tensor([6, 3]))
-        found.append(torch.autograd.grad(made, [x, *layer.parameters()], slope))
-    for one, other in zip(*found, strict=True):
+        output = run(layer, x, form, lengths=torch.tensor([6, 3]))
+        actual.append(torch.autograd.grad(output, [x, *layer.parameters()], grad))
+    for one, other in zip(*actual, strict=True):
         assert_close(one, other, ROUNDING)
         assert one.abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("form", ["naive", "absorbed"])
-def test_who_watches_sees_the_same_weights_of_every_head(form: Form) -> None:
-    layer, x = attention(PATTERNS["window"], ROTARIES["rotary"]), words(2, 5)
-    seen: dict[str, Tensor] = {}
+def test_hook_receives_the_same_weights_in_both_orders(form: Form) -> None:
+    layer, x = attention(PATTERNS["window"], ROTARIES["rotary"]), embeddings(2, 5)
+    received: dict[str, Tensor] = {}
     for each in ("naive", form):
-        run(layer, x, each, watch=lambda module, weights, each=each: seen.update({each: weights}))
-    assert seen[form].shape == (2, 3, 5, 5)
-    assert_close(seen[form].sum(dim=-1), torch.ones(2, 3, 5, dtype=torch.float64), ROUNDING)
-    assert_close(seen[form], seen["naive"], ROUNDING)
+        run(layer, x, each, attention_hook=lambda module, weights, each=each: received.update({each: weights}))
+    assert received[form].shape == (2, 3, 5, 5)
+    assert_close(received[form].sum(dim=-1), torch.ones(2, 3, 5, dtype=torch.float64), ROUNDING)
+    assert_close(received[form], received["naive"], ROUNDING)
 
 
-def test_heads_that_stand_in_one_row_each_see_what_their_token_sees() -> None:
-    """Two rows of three tokens that look at the same keys, in two heads."""
-    scope = Causal().over(6, 6)
-    beside = HeadByHead.of(scope, heads=2, queries=3)
+def test_heads_as_queries_have_the_mask_of_their_token() -> None:
+    """Two rows of three tokens that attend to the same keys, in two heads."""
+    mask = Causal().bind(6, 6)
+    expanded = HeadsAsQueries.of(mask, heads=2, queries=3)
     token = [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]
-    assert torch.equal(beside.mask()[0, 0], scope.mask()[0, 0, token])
-    assert not beside.everything
+    assert torch.equal(expanded.dense()[0, 0], mask.dense()[0, 0, token])
+    assert not expanded.is_full
 
 
-def test_heads_that_stand_in_one_row_need_no_mask_where_tokens_need_none() -> None:
-    assert HeadByHead.of(Causal().over(1, 4), heads=2, queries=1).everything
+def test_heads_as_queries_of_a_full_mask_are_full() -> None:
+    assert HeadsAsQueries.of(Causal().bind(1, 4), heads=2, queries=1).is_full
 
 
-def test_dropout_falls_on_weights_in_training_alone() -> None:
-    layer, x = attention(dropout=0.5), words(2, 5)
+def test_dropout_applies_in_training_only() -> None:
+    layer, x = attention(dropout=0.5), embeddings(2, 5)
     assert torch.equal(run(layer, x), run(layer, x))
     layer.train()
     for form in ("naive", "absorbed"):
         assert not torch.equal(run(layer, x, form), run(layer, x, form))
 
 
-# Behind a cache
+# Caching
 
 
-def cache_of(layer: LatentSelfAttention, rows: int, capacity: int) -> Cache:
-    return Cache(rows, capacity, [LayerState(layer.store(capacity))])
+def new_cache(layer: LatentSelfAttention, rows: int, capacity: int) -> KVCache:
+    return KVCache(rows, capacity, [LayerState(layer.new_buffer(capacity))])
 
 
 @torch.no_grad()
-def step(layer: LatentSelfAttention, x: Tensor, cache: Cache, counts: Tensor | None = None) -> Tensor:
-    made = layer(x, Context.after(cache, ids(x), counts), cache.layers[0])
+def step(layer: LatentSelfAttention, x: Tensor, cache: KVCache, counts: Tensor | None = None) -> Tensor:
+    output = layer(x, Context.after(cache, ids(x), counts), cache.layers[0])
     cache.advance(x.shape[1], counts)
-    return made
+    return output
 
 
 CHUNKS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=1, max_size=4)
@@ -302,169 +308,171 @@ CHUNKS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=
     st.sampled_from(["naive", "absorbed", None]),
     CHUNKS,
 )
-def test_ragged_chunks_behind_a_cache_equal_each_row_alone(
+def test_cached_ragged_chunks_equal_each_row_alone(
     pattern: Pattern, rotary: Rotary | None, form: Form | None, chunks: list[list[int]]
 ) -> None:
     layer = attention(pattern, rotary)
-    x, cache, ends = words(2, 12), cache_of(layer, 2, 15), [0, 0]
+    x, cache, ends = embeddings(2, 12), new_cache(layer, 2, 15), [0, 0]
     for counts in chunks:
         chunk = torch.stack([x[row, end : end + 3] for row, end in enumerate(ends)])
         layer.form = form
-        made = step(layer, chunk, cache, torch.tensor(counts))
+        output = step(layer, chunk, cache, torch.tensor(counts))
         for row, count in enumerate(counts):
             ends[row] += count
             alone = run(layer, x[row : row + 1, : ends[row]], "naive")
-            assert_close(made[row, :count], alone[0, ends[row] - count :], ROUNDING)
+            assert_close(output[row, :count], alone[0, ends[row] - count :], ROUNDING)
 
 
 @every_rotary
-def test_rows_are_reordered_and_room_grows(rotary: Rotary | None) -> None:
-    layer, x = attention(rotary=rotary), words(3, 6)
-    cache = cache_of(layer, 3, 4)
+def test_decoding_after_reorder_and_reserve_equals_uncached(rotary: Rotary | None) -> None:
+    layer, x = attention(rotary=rotary), embeddings(3, 6)
+    cache = new_cache(layer, 3, 4)
     step(layer, x[:, :4], cache)
-    cache.grow(6)
+    cache.reserve(6)
     cache.reorder(torch.tensor([2, 0, 0]))
-    following = words(3, 2, seed=5)
-    made = step(layer, following, cache)
-    whole = torch.cat((x[[2, 0, 0], :4], following), dim=1)
-    assert_close(made, run(layer, whole)[:, 4:], ROUNDING)
+    following = embeddings(3, 2, seed=5)
+    output = step(layer, following, cache)
+    sequence = torch.cat((x[[2, 0, 0], :4], following), dim=1)
+    assert_close(output, run(layer, sequence)[:, 4:], ROUNDING)
 
 
-def test_a_step_is_absorbed_and_a_pass_without_a_cache_is_not() -> None:
-    layer, x = attention(latent=8), words(2, 9)
-    cache = cache_of(layer, 2, 9)
-    with forms_taken(layer) as taken:
+def test_steps_are_absorbed_and_prompts_and_uncached_passes_naive() -> None:
+    layer, x = attention(kv_latent=8), embeddings(2, 9)
+    cache = new_cache(layer, 2, 9)
+    with recorded_forms(layer) as taken:
         run(layer, x)
-        step(layer, x[:, :7], cache)  # a prompt: making keys and values once is cheaper than comparing latents
+        step(layer, x[:, :7], cache)  # a prompt: projecting keys and values up once is cheaper
         step(layer, x[:, 7:8], cache)
         step(layer, x[:, 8:9], cache)
     assert taken == ["naive", "naive", "absorbed", "absorbed"]
 
 
-@pytest.mark.parametrize("rotary", [None, Rotary(TURNED)], ids=["none", "rotary"])
-def test_the_cache_holds_the_latent_and_the_shared_key_alone(rotary: Rotary | None) -> None:
+@pytest.mark.parametrize("rotary", [None, Rotary(ROPE_DIM)], ids=["none", "rotary"])
+def test_cache_holds_only_the_latent_and_the_rope_key(rotary: Rotary | None) -> None:
     layer = attention(rotary=rotary)
-    cache = cache_of(layer, 2, 9)
-    step(layer, words(2, 3), cache)
-    assert layer.cached == 5 + (0 if rotary is None else TURNED)
-    assert cache.bytes() == 2 * 9 * layer.cached * 8
+    cache = new_cache(layer, 2, 9)
+    step(layer, embeddings(2, 3), cache)
+    assert layer.kv_features == 5 + (0 if rotary is None else ROPE_DIM)
+    assert cache.nbytes() == 2 * 9 * layer.kv_features * 8
 
 
-def test_a_window_bounds_what_is_kept() -> None:
-    layer = attention(PATTERNS["window"], Rotary(TURNED))
-    cache = cache_of(layer, 2, 100)
-    step(layer, words(2, 1), cache)
-    assert cache.bytes() == 2 * 3 * layer.cached * 8
+def test_sliding_window_bounds_the_cache() -> None:
+    layer = attention(PATTERNS["window"], Rotary(ROPE_DIM))
+    cache = new_cache(layer, 2, 100)
+    step(layer, embeddings(2, 1), cache)
+    assert cache.nbytes() == 2 * 3 * layer.kv_features * 8
 
 
 # Cross-attention
 
 
-def other(rows: int, **settings: Any) -> tuple[LatentCrossAttention, Tensor, LayerState]:
-    layer = moved(config(**settings).cross_attention(WIDTH))
-    memory = words(rows, 5, seed=7)
-    return layer, memory, LayerState(memory=layer.source(memory))
+def cross_attention(rows: int, **settings: Any) -> tuple[LatentCrossAttention, Tensor, LayerState]:
+    layer = randomized(config(**settings).cross_attention(WIDTH))
+    memory = embeddings(rows, 5, seed=7)
+    return layer, memory, LayerState(cross_kv=layer.project_kv(memory))
 
 
 @pytest.mark.parametrize("form", ["naive", "absorbed"])
-def test_rows_that_share_a_source_look_at_it_as_each_alone_does(form: Form) -> None:
-    layer, _, state = other(2)
+def test_rows_of_one_source_equal_each_row_alone(form: Form) -> None:
+    layer, _, state = cross_attention(2)
     layer.form = form
-    x, seen = words(6, 3), Lengths(torch.tensor([5, 2]))
-    together = layer(x, Context(ids(x), memory=seen), state)
+    x, lengths = embeddings(6, 3), Lengths(torch.tensor([5, 2]))
+    batched = layer(x, Context(ids(x), memory=lengths), state)
     for row in range(6):
         source = slice(row // 3, row // 3 + 1)
-        assert state.memory is not None
-        own = LayerState(memory=(state.memory[0][source], state.memory[1][source]))
-        alone = layer(x[row : row + 1], Context(ids(x)[:1], memory=Lengths(seen.lengths[source])), own)
-        assert_close(together[row : row + 1], alone, ROUNDING)
+        assert state.cross_kv is not None
+        one_source = LayerState(cross_kv=(state.cross_kv[0][source], state.cross_kv[1][source]))
+        alone = layer(x[row : row + 1], Context(ids(x)[:1], memory=Lengths(lengths.lengths[source])), one_source)
+        assert_close(batched[row : row + 1], alone, ROUNDING)
 
 
-def test_both_orders_of_cross_attention_give_the_same_values_weights_and_gradients() -> None:
-    layer, memory, _ = other(2)
-    x, seen = words(2, 3), []
-    found = []
+def test_absorbed_cross_attention_equals_naive_with_weights_and_gradients() -> None:
+    layer, memory, _ = cross_attention(2)
+    x, received = embeddings(2, 3), []
+    actual = []
     for form in ("naive", "absorbed"):
         layer.form = form
-        state = LayerState(memory=layer.source(memory))
-        context = Context(ids(x), watch=lambda module, weights: seen.append(weights))
-        made = layer(x, context, state)
-        found.append([made, *torch.autograd.grad(made.square().sum(), list(layer.parameters()))])
-    for one, another in zip(*found, strict=True):
+        state = LayerState(cross_kv=layer.project_kv(memory))
+        context = Context(ids(x), attention_hook=lambda module, weights: received.append(weights))
+        output = layer(x, context, state)
+        actual.append([output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))])
+    for one, another in zip(*actual, strict=True):
         assert_close(one, another, ROUNDING)
-    assert_close(seen[0], seen[1], ROUNDING)
+    assert_close(received[0], received[1], ROUNDING)
 
 
 @pytest.mark.parametrize(("group", "form"), [(1, "absorbed"), (30, "naive")])
-def test_steps_of_many_rows_on_one_short_source_share_the_keys_made_of_it(group: int, form: Form) -> None:
-    layer, memory, _ = other(1, latent=8)
-    x, state = words(group, 1), LayerState(Store(3), layer.source(memory))
-    with forms_taken(layer) as taken:
+def test_many_rows_of_one_short_source_use_the_naive_order(group: int, form: Form) -> None:
+    layer, memory, _ = cross_attention(1, kv_latent=8)
+    x, state = embeddings(group, 1), LayerState(KVBuffer(3), layer.project_kv(memory))
+    with recorded_forms(layer) as taken:
         layer(x, Context(ids(x)), state)
     assert taken == [form]
 
 
-def test_of_the_encoders_output_only_latents_are_kept() -> None:
-    _, _, state = other(2)
-    assert Cache(2, 1, [state]).bytes() == 2 * 5 * 5 * 8  # rows, words, latent
+def test_cross_attention_caches_only_latents() -> None:
+    _, _, state = cross_attention(2)
+    assert KVCache(2, 1, [state]).nbytes() == 2 * 5 * 5 * 8  # rows × tokens × latent × bytes
 
 
-# Settings
+# Configuration
 
 
-def test_parameters_are_those_of_the_paper() -> None:
+def test_parameter_count_equals_the_paper_s() -> None:
     """d, n heads of d_h, d_c, d'_c and d_h^R as in §2.1; DeepSeek-V2's values are as wide as its keys."""
-    layer = attention(rotary=Rotary(TURNED), bias=False, value_width=4)
-    d, n, d_h, d_c, d_q, d_r = WIDTH, 3, 4, 5, 7, TURNED
+    layer = attention(rotary=Rotary(ROPE_DIM), bias=False, value_head_dim=4)
+    d, n, d_h, d_c, d_q, d_r = WIDTH, 3, 4, 5, 7, ROPE_DIM
     down, up, out = d * (d_c + d_q + d_r), n * d_h * d_c * 2 + n * (d_h + d_r) * d_q, n * d_h * d
     norms = d_c + d_q
     assert sum(parameter.numel() for parameter in layer.parameters()) == down + up + out + norms
 
 
-def test_deepseek_v2_keeps_576_numbers_a_token_where_heads_of_its_size_keep_32768() -> None:
-    theirs = LatentConfig(heads=128, latent=512, query_latent=1536, head_width=128, rotary_width=64, value_width=128)
-    assert theirs.cached(5120) == 576
-    assert theirs.sizes(5120).key_heads * (128 + 128) == 32768
+def test_deepseek_v2_caches_576_features_instead_of_32768() -> None:
+    theirs = LatentAttentionConfig(
+        heads=128, kv_latent=512, query_latent=1536, head_dim=128, rope_head_dim=64, value_head_dim=128
+    )
+    assert theirs.kv_features(5120) == 576
+    assert theirs.sizes(5120).kv_heads * (128 + 128) == 32768
 
 
-def test_widths_left_out_follow_from_the_model() -> None:
-    sizes = LatentConfig(heads=4, latent=3, rotary_width=2).sizes(16)
-    assert (sizes.heads, sizes.key_heads, sizes.head_width, sizes.value_width) == (4, 4, 6, 4)
+def test_default_sizes_follow_from_the_model_width() -> None:
+    sizes = LatentAttentionConfig(heads=4, kv_latent=3, rope_head_dim=2).sizes(16)
+    assert (sizes.heads, sizes.kv_heads, sizes.head_dim, sizes.value_head_dim) == (4, 4, 6, 4)
 
 
 @pytest.mark.parametrize(
     ("settings", "key", "problem"),
     [
-        ({}, "latent", "this key is required"),
-        ({"latent": 0}, "latent", "found 0; expected greater than or equal to 1."),
-        ({"latent": 4, "query_latent": 0}, "query_latent", "found 0"),
-        ({"latent": 4, "rotary_width": -2}, "rotary_width", "found -2"),
-        ({"latent": 4, "scale": 0.0}, "scale", "found 0.0; expected greater than 0."),
-        ({"latent": 4, "epsilon": 0.0}, "epsilon", "found 0.0"),
-        ({"latent": 4, "dropout": 1.0}, "dropout", "found 1.0; expected less than 1."),
-        ({"latent": 4, "pattern": "slid(3)"}, "pattern", "'slid(3)' is not a pattern"),
-        ({"latent": 4, "key_heads": 2}, "key_heads", "unknown key"),
-        ({"latent": 4, "output": False}, "output", "unknown key"),
-        ({"latnet": 4}, "latnet", "unknown key; did you mean 'latent'?"),
+        ({}, "kv_latent", "this key is required"),
+        ({"kv_latent": 0}, "kv_latent", "found 0; expected greater than or equal to 1."),
+        ({"kv_latent": 4, "query_latent": 0}, "query_latent", "found 0"),
+        ({"kv_latent": 4, "rope_head_dim": -2}, "rope_head_dim", "found -2"),
+        ({"kv_latent": 4, "scale": 0.0}, "scale", "found 0.0; expected greater than 0."),
+        ({"kv_latent": 4, "eps": 0.0}, "eps", "found 0.0"),
+        ({"kv_latent": 4, "dropout": 1.0}, "dropout", "found 1.0; expected less than 1."),
+        ({"kv_latent": 4, "pattern": "slid(3)"}, "pattern", "'slid(3)' is not a pattern"),
+        ({"kv_latent": 4, "kv_heads": 2}, "kv_heads", "unknown key"),
+        ({"kv_latent": 4, "output_projection": False}, "output_projection", "unknown key"),
+        ({"kv_latnet": 4}, "kv_latnet", "unknown key; did you mean 'kv_latent'?"),
     ],
 )
-def test_wrong_settings_are_refused_by_key(settings: dict[str, Any], key: str, problem: str) -> None:
+def test_config_error_names_the_key(settings: dict[str, Any], key: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        LatentConfig(**settings)
+        LatentAttentionConfig(**settings)
     assert caught.value.key == key
     assert problem in caught.value.problem
 
 
 @pytest.mark.parametrize(
-    ("rotary_width", "position", "problem"),
+    ("rope_head_dim", "position", "problem"),
     [
-        (0, RotaryConfig(), "found 0; rotary positions turn pairs of features"),
-        (3, RotaryConfig(), "found 3; rotary positions turn pairs of features"),
+        (0, RotaryConfig(), "found 0; RoPE rotates pairs of features"),
+        (3, RotaryConfig(), "found 3; RoPE rotates pairs of features"),
         (4, NoPositionConfig(), "found 4; expected 0"),
     ],
 )
-def test_a_turned_part_that_does_not_fit_the_positions_is_refused(rotary_width: int, position, problem: str) -> None:
+def test_rope_head_dim_that_does_not_fit_the_positions_is_an_error(rope_head_dim: int, position, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        LatentConfig(latent=4, rotary_width=rotary_width).turned_width(16, position)
-    assert caught.value.key == "rotary_width"
+        LatentAttentionConfig(kv_latent=4, rope_head_dim=rope_head_dim).rope_dim(16, position)
+    assert caught.value.key == "rope_head_dim"
     assert problem in caught.value.problem

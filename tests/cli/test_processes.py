@@ -1,4 +1,4 @@
-"""`--processes`: what cannot be done is refused, and a run that loses a process ends and goes on."""
+"""`--processes`: contradictory options are refused, and a run that loses a process can be resumed."""
 
 import time
 from collections.abc import Iterator
@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli.processes import ending
-from regard.train.checkpoint import Checkpoints
-from regard.train.world import World
-from tests.cli.together import child, done, lose, run, when_said, write_recipe
+from regard.cli.processes import clean_exit
+from regard.train.checkpoint import CheckpointManager
+from regard.train.distributed.process_group import ProcessGroup
+from tests.cli.multi_process import child, kill_worker, read_log_until, run, wait, write_recipe
 from tests.task.small import command, quick_runs
+
+pytestmark = pytest.mark.start_early(1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,119 +27,115 @@ def recipe(tmp_path: Path) -> Path:
     return write_recipe(tmp_path)
 
 
-# Refusals.
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         (
-            ["--parallel", "fsdp", "--set", "train.optimiser.kind=muon"],
-            "train.parallel.kind: Muon moves whole matrices, which fsdp cuts up",
+            ["--parallel", "fsdp", "--set", "train.optimizer.kind=muon"],
+            "train.parallel.kind: ",
         ),
-        (["--set", "train.parallel.kind=fsdp", "--set", "train.optimiser.kind=muon"], "Muon moves whole matrices"),
-        (["--parallel", "fsdp", "--shard", "3"], "2 processes cannot be divided into groups of 3"),
-        (["--shard", "2"], 'train.parallel.shard: only kind = "fsdp" shares out weights'),
-        (["--device", "cuda:0"], "--device cuda:0 is one GPU"),
-        (["--device", "cuda"], "2 processes need as many GPUs, and this machine has 1"),
+        (["--set", "train.parallel.kind=fsdp", "--set", "train.optimizer.kind=muon"], "train.parallel.kind: "),
+        (["--parallel", "fsdp", "--shard", "3"], "groups of 3"),
+        (["--shard", "2"], "train.parallel.shard: "),
+        (["--device", "cuda:0"], "--device cuda:0"),
+        (["--device", "cuda"], "2 processes need as many GPUs"),
     ],
 )
-def test_what_cannot_be_combined_is_a_line_and_code_two(
-    words: list[str], said: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_contradictory_options_are_refused(
+    options: list[str], message: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "--device" in words:  # a machine with one GPU
-        monkeypatch.setattr("regard.cli.processes.chosen_device", lambda name, threads: torch.device(name))
+    if "--device" in options:  # a machine with one GPU
+        monkeypatch.setattr("regard.cli.processes.select_device", lambda name, threads: torch.device(name))
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    found = command("train", recipe, "--out", tmp_path / "run", "--processes", 2, *words)
-    assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
-    assert said in found.err
+    done = command("train", recipe, "--out", tmp_path / "run", "--processes", 2, *options)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert message in done.err
     assert not (tmp_path / "run").exists()
 
 
-def test_processes_are_not_started_inside_torchrun(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_inside_torchrun_are_refused(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    found = command("train", recipe, "--out", tmp_path / "run", "--processes", 2)
-    assert (found.code, found.err.count("\n")) == (2, 1)
-    assert "torchrun has done so already" in found.err
+    done = command("train", recipe, "--out", tmp_path / "run", "--processes", 2)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--processes" in done.err
 
 
-def test_variables_of_torchrun_that_are_not_all_there_are_a_line_and_code_two(
+def test_incomplete_torchrun_variables_are_refused(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    found = command("train", recipe, "--out", tmp_path / "run")
-    assert (found.code, found.err.count("\n")) == (2, 1)
-    assert "start several processes by torchrun or --processes" in found.err
+    done = command("train", recipe, "--out", tmp_path / "run")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "LOCAL_RANK" in done.err
 
 
-def test_a_process_that_nobody_joins_is_a_line_and_code_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_processes_end_the_rendezvous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = write_recipe(tmp_path, "train.parallel.timeout=1.0")
     variables = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 0}
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_ADDR", "localhost")
-    found = command("train", recipe, "--out", tmp_path / "run", "--device", "cpu")
-    assert (found.code, found.err.count("\n")) == (2, 1)
-    assert "The processes did not find each other within 1 second" in found.err
+    done = command("train", recipe, "--out", tmp_path / "run", "--device", "cpu")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "The processes did not find each other within 1 second" in done.err
     assert not (tmp_path / "run").exists()
 
 
-def test_more_processes_than_rows_are_refused_and_leave_nothing(recipe: Path, tmp_path: Path) -> None:
-    small = ("--set", "train.tokens=32", "--set", "train.shapes=30", "--set", "data.longest=32")
-    found = run("train", recipe, "--out", tmp_path / "run", "--processes", 2, *small)
-    said = [line for line in found.err.splitlines() if line.startswith("regard: ")]
-    assert (found.code, found.out, len(said)) == (2, "", 1)
-    assert "2 processes cannot share a batch of 1 row." in said[0]
+def test_more_processes_than_sequences_per_batch_are_refused(recipe: Path, tmp_path: Path) -> None:
+    small_batches = (
+        "--set",
+        "train.batch_tokens=32",
+        "--set",
+        "train.length_buckets=30",
+        "--set",
+        "data.max_length=32",
+    )
+    done = run("train", recipe, "--out", tmp_path / "run", "--processes", 2, *small_batches)
+    errors = [line for line in done.err.splitlines() if line.startswith("regard: ")]
+    assert (done.code, done.out, len(errors)) == (2, "", 1)
+    assert "2 processes" in errors[0]
     assert not (tmp_path / "run").exists()
 
 
-# The end.
-
-
-@pytest.mark.parametrize(("code", "left"), [(0, 0), (2, 2), (None, 0), ("a sentence", 1)])
-def test_one_of_several_ends_without_taking_the_interpreter_down(
-    code: int | str | None, left: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (2, 2), (None, 0), ("an error message", 1)])
+def test_members_of_a_process_group_exit_at_once(
+    code: int | str | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that still hold what was sent would abort it."""
+    """Threads that still hold sent tensors would abort the interpreter during a normal exit."""
     codes: list[int] = []
     monkeypatch.setattr("os._exit", codes.append)
-    monkeypatch.setattr("regard.cli.processes._met", [World()])
-    with ending():
+    monkeypatch.setattr("regard.cli.processes._joined_groups", [ProcessGroup()])
+    with clean_exit():
         raise SystemExit(code)
-    assert codes == [left]
+    assert codes == [expected]
 
 
-def test_a_process_by_itself_ends_as_any_other() -> None:
-    with pytest.raises(SystemExit, match="3"), ending():
+def test_single_process_exits_normally() -> None:
+    with pytest.raises(SystemExit, match="3"), clean_exit():
         raise SystemExit(3)
 
 
-# A lost process.
-
-
-def test_a_run_that_loses_a_process_ends_at_once_and_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+def test_run_that_lost_a_process_resumes_to_the_same_weights(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "train.steps=12", "train.parallel.kind=fsdp")
-    folders = [tmp_path / name for name in ("whole", "lost")]
-    whole = run("train", recipe, "--out", folders[0], "--processes", 2)
-    assert (whole.code, whole.out, "Traceback" in whole.err) == (0, f"{folders[0]}\n", False)
+    folders = [tmp_path / name for name in ("uninterrupted", "killed")]
+    uninterrupted = run("train", recipe, "--out", folders[0], "--processes", 2)
+    assert (uninterrupted.code, uninterrupted.out, "Traceback" in uninterrupted.err) == (0, f"{folders[0]}\n", False)
 
     process = child("train", recipe, "--out", folders[1], "--processes", 2)
-    said = when_said(process, "step 6 ")
-    lose(process, 1)
-    began = time.monotonic()
-    lost = done(process, said)
-    assert time.monotonic() - began < 30  # the timeout in the recipe
-    assert (lost.code, lost.out, "Traceback" in lost.err) == (1, "", False)
-    assert lost.err.splitlines()[-1] == (
-        "regard: Process 1 of 2 was ended by signal 9, so the others were ended too. Checkpoints are whole; go on "
+    log = read_log_until(process, "step 6 ")
+    kill_worker(process, 1)
+    start = time.monotonic()
+    killed = wait(process, log)
+    assert time.monotonic() - start < 30  # the timeout in the recipe
+    assert (killed.code, killed.out, "Traceback" in killed.err) == (1, "", False)
+    assert killed.err.splitlines()[-1] == (
+        "regard: Process 1 of 2 was killed by signal 9; the others were terminated. Checkpoints are complete; continue "
         f"with: regard train {folders[1]} --resume --processes 2"
     )
-    assert Checkpoints(folders[1] / "checkpoints").latest() is not None
+    assert CheckpointManager(folders[1] / "checkpoints").load_latest() is not None
 
     resumed = run("train", folders[1], "--resume", "--processes", 2)
-    assert (resumed.code, "Going on from step " in resumed.err) == (0, True)
+    assert (resumed.code, "Resuming from step " in resumed.err) == (0, True)
     first, second = ((folder / "model.safetensors").read_bytes() for folder in folders)
     assert first == second

@@ -1,4 +1,4 @@
-"""`regard shortlist`, and `regard translate` by what it made, as a person meets them."""
+"""`regard shortlist`, and `regard translate` with a shortlist."""
 
 import gzip
 import json
@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from regard.decode.shortlist import Shortlist
-from regard.run import load, save
-from regard.task import load_translator
-from regard.task.shortlist import SHORTLIST, load_shortlist, save_shortlist
+from regard.run import load_model, save_model
+from regard.task.translation.pipeline import Translator
+from regard.task.translation.shortlist import SHORTLIST, load_shortlist, save_shortlist
+from tests.cli.refusal import assert_refused
 from tests.task.small import (
-    Done,
+    Result,
     command,
     pairs,
     random_model,
@@ -35,41 +36,30 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def whole(model: Path, table: Path, tmp_path: Path) -> Path:
-    """A shortlist with every token of the model on it."""
-    path = tmp_path / "whole.safetensors"
-    translator = load_translator(model)
+def full_shortlist(model: Path, table: Path, tmp_path: Path) -> Path:
+    """A shortlist with every token of the model."""
+    path = tmp_path / "full.safetensors"
+    translator = Translator.load(model)
     assert command("shortlist", model, "--pairs", table, "--out", path).code == 0
-    learnt = load_shortlist(path, translator.source_text, translator.target_text)
-    size = translator.target_text.vocabulary
-    everything = Shortlist(torch.arange(size, dtype=torch.int32), learnt.likeliest, learnt.vocabularies)
+    learned = load_shortlist(path, translator.source_tokenizer, translator.target_tokenizer)
+    size = translator.target_tokenizer.vocab_size
+    everything = Shortlist(torch.arange(size, dtype=torch.int32), learned.likeliest, learned.vocabularies)
     save_shortlist(everything, path)
     return path
 
 
-def is_refused(done: Done, *words: str) -> None:
-    """Code two, nothing written, and one line that has these words."""
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.startswith("regard: ")
-    for word in words:
-        assert word in done.err
-
-
 def opened(path: Path, model: Path) -> Shortlist:
-    translator = load_translator(model)
-    return load_shortlist(path, translator.source_text, translator.target_text)
+    translator = Translator.load(model)
+    return load_shortlist(path, translator.source_tokenizer, translator.target_tokenizer)
 
 
-# Making one.
-
-
-def test_a_shortlist_lies_in_the_folder_of_its_model(model: Path, table: Path) -> None:
+def test_default_file_is_in_the_model_folder(model: Path, table: Path) -> None:
     done = command("shortlist", model, "--pairs", table)
-    assert done == Done(0, f"{model / SHORTLIST}\n", "")
+    assert done == Result(0, f"{model / SHORTLIST}\n", "")
     assert opened(model / SHORTLIST, model).likeliest.shape[1] == 50
 
 
-def test_two_aligned_files_give_what_one_table_gives(model: Path, table: Path, tmp_path: Path) -> None:
+def test_aligned_files_equal_a_table(model: Path, table: Path, tmp_path: Path) -> None:
     rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
     source = write_lines(tmp_path / "in.txt", [row[0] for row in rows])
     target = write_lines(tmp_path / "out.txt", [row[1] for row in rows])
@@ -79,20 +69,20 @@ def test_two_aligned_files_give_what_one_table_gives(model: Path, table: Path, t
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_files_of_a_named_set_are_found_there(
-    model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataset_option(model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "sets" / "tatoeba-en-tr"
     folder.mkdir(parents=True)
     (folder / "valid.tsv.gz").write_bytes(gzip.compress(table.read_bytes()))
     monkeypatch.setenv("REGARD_DATA", str(folder.parent))
     first, second = tmp_path / "first", tmp_path / "second"
     command("shortlist", model, "--pairs", table, "--out", first)
-    assert command("shortlist", model, "--data", "tatoeba-en-tr", "--pairs", "valid.tsv.gz", "--out", second).code == 0
+    assert (
+        command("shortlist", model, "--dataset", "tatoeba-en-tr", "--pairs", "valid.tsv.gz", "--out", second).code == 0
+    )
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_without_data_it_learns_from_what_the_model_was_trained_on(model: Path, table: Path, tmp_path: Path) -> None:
+def test_default_data_is_the_training_data(model: Path, table: Path, tmp_path: Path) -> None:
     write_recipe_file(model / "recipe.toml", {"train": [{"path": str(table)}]})
     first, second = tmp_path / "first", tmp_path / "second"
     assert command("shortlist", model, "--out", first).code == 0
@@ -100,56 +90,56 @@ def test_without_data_it_learns_from_what_the_model_was_trained_on(model: Path, 
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_numbers_asked_for_are_kept(model: Path, table: Path) -> None:
+def test_candidates_and_frequent_options(model: Path, table: Path) -> None:
     command("shortlist", model, "--pairs", table, "--candidates", 2, "--frequent", 0)
-    learnt = opened(model / SHORTLIST, model)
-    assert learnt.likeliest.shape[1] == 2
-    assert len(learnt.always) <= 4 + 2  # special tokens, and what the end of a source calls for
+    learned = opened(model / SHORTLIST, model)
+    assert learned.likeliest.shape[1] == 2
+    assert len(learned.always) <= 4 + 2  # special tokens, and the candidates of the source's EOS
 
 
-def test_an_old_shortlist_is_replaced(model: Path, table: Path) -> None:
+def test_existing_shortlist_is_replaced(model: Path, table: Path) -> None:
     command("shortlist", model, "--pairs", table)
     command("shortlist", model, "--pairs", table, "--candidates", 3)
     assert opened(model / SHORTLIST, model).likeliest.shape[1] == 3
 
 
-def test_a_model_with_a_shortlist_is_opened_and_used_as_before(model: Path, table: Path) -> None:
+def test_shortlist_is_used_only_on_request(model: Path, table: Path) -> None:
     before = command("translate", model, "old cat sea").out
     command("shortlist", model, "--pairs", table)
     assert command("translate", model, "old cat sea").out == before
 
 
 WRONG: dict[str, tuple[list[Any], list[str]]] = {
-    "no data and no recipe": ([], ["does not say what it was trained on", "--pairs"]),
+    "no data and no recipe": ([], ["--pairs"]),
     "pairs and a source": (["--pairs", "a.tsv", "--source", "b.txt"], ["give one of the two"]),
     "a source alone": (["--source", "a.txt"], ["belong together"]),
-    "a set and none of its files": (["--data", "tatoeba-en-tr"], ["say which of its files"]),
-    "no such set": (["--data", "nothing-like-it", "--pairs", "a.tsv"], ["nothing-like-it"]),
-    "no such file": (["--pairs", "none.tsv"], ["none.tsv: there is no such file"]),
-    "an empty file": (["--pairs", "empty.tsv"], ["no sentence pairs"]),
-    "nothing but empty sides": (["--pairs", "bare.tsv"], ["no sentence pair to learn from"]),
+    "a set and none of its files": (["--dataset", "tatoeba-en-tr"], ["--dataset tatoeba-en-tr", "--pairs"]),
+    "no such set": (["--dataset", "nothing-like-it", "--pairs", "a.tsv"], ["nothing-like-it"]),
+    "no such file": (["--pairs", "none.tsv"], ["none.tsv"]),
+    "an empty file": (["--pairs", "empty.tsv"], ["empty.tsv"]),
+    "nothing but empty sides": (["--pairs", "bare.tsv"], ["sentence pair"]),
     "no such folder to write to": (["--pairs", "empty.tsv", "--out", "nowhere/list"], ["nowhere/list"]),
 }
 
 
-@pytest.mark.parametrize(("words", "sentence"), WRONG.values(), ids=WRONG.keys())
-def test_what_cannot_be_is_a_line_and_code_two(
-    words: list[Any], sentence: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("args", "parts"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_options_are_refused(
+    args: list[Any], parts: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "empty.tsv", [])
     write_lines(tmp_path / "bare.tsv", ["\t", "red\t"])
     before = sorted(tmp_path.rglob("*"))
-    is_refused(command("shortlist", model, *words), *sentence)
+    assert_refused(command("shortlist", model, *args), *parts)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_model_that_ships_stays_as_it_is(table: Path) -> None:
-    is_refused(command("shortlist", "en-tr", "--pairs", table), "en-tr ships with regard", "--out FILE")
+def test_pretrained_model_is_not_changed(table: Path) -> None:
+    assert_refused(command("shortlist", "en-tr", "--pairs", table), "en-tr", "--out")
 
 
-def test_an_unknown_model_is_named(tmp_path: Path) -> None:
-    is_refused(command("shortlist", tmp_path / "none"), "none: there is no such folder")
+def test_unknown_model_is_refused(tmp_path: Path) -> None:
+    assert_refused(command("shortlist", tmp_path / "none"), "none")
 
 
 @pytest.mark.parametrize(("option", "value"), [("--candidates", 0), ("--frequent", -1)])
@@ -158,77 +148,72 @@ def test_values_outside_their_range_are_refused_by_option(option: str, value: in
     assert (done.code, done.out, option in done.err, "Traceback" in done.err) == (2, "", True, False)
 
 
-# Translating by one.
-
-
-def test_the_models_own_shortlist_is_used_where_asked_for(model: Path, table: Path) -> None:
+def test_shortlist_option_uses_the_models_file(model: Path, table: Path) -> None:
     command("shortlist", model, "--pairs", table, "--candidates", 1, "--frequent", 0)
-    translator = load_translator(model)
+    translator = Translator.load(model)
     plain = translator.translate("old cat sea")
     translator.shortlist = opened(model / SHORTLIST, model)
-    wanted = translator.translate("old cat sea")
-    assert command("translate", model, "old cat sea", "--shortlist").out == f"{wanted}\n" != f"{plain}\n"
+    expected = translator.translate("old cat sea")
+    assert command("translate", model, "old cat sea", "--shortlist").out == f"{expected}\n" != f"{plain}\n"
 
 
-def test_only_tokens_of_the_list_are_written(model: Path, table: Path, tmp_path: Path) -> None:
+def test_outputs_contain_only_shortlisted_tokens(model: Path, table: Path, tmp_path: Path) -> None:
     path = tmp_path / "list"
     command("shortlist", model, "--pairs", table, "--candidates", 2, "--frequent", 0, "--out", path)
     facts = json.loads(command("translate", model, "old cat", "--json", "--nbest", 3, "--shortlist-file", path).out)
-    text = load_translator(model).source_text
+    text = Translator.load(model).source_tokenizer
     known = {text.decode([token]) for token in opened(path, model).tokens([text.encode("old cat")]).tolist()}
     for one in facts["sentences"][0]["translations"]:
         assert {token["text"] for token in one["tokens"]} <= known | {""}
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
-        ["--beams", 1],
+        ["--beam-size", 1],
         ["--nbest", 3],
-        ["--nbest", 4, "--diverse", 2],
+        ["--nbest", 4, "--beam-groups", 2],
         ["--prefix", "sun"],
         ["--require", "sun"],
         ["--forbid", "e"],
         ["--temperature", 1.5, "--seed", 3],
         ["--json", "--alternatives", 3],
     ],
-    ids=lambda words: str(words[0]),
+    ids=lambda args: str(args[0]),
 )
-def test_a_list_of_everything_changes_nothing(words: list[Any], model: Path, whole: Path) -> None:
-    lines = b"old cat sea\n\nred. Big dog.\n" if not {"--prefix", "--require"} & set(words) else b"old cat sea\n\n"
-    plain = command("translate", model, *words, stdin=lines)
+def test_shortlist_of_the_full_vocabulary_changes_nothing(args: list[Any], model: Path, full_shortlist: Path) -> None:
+    lines = b"old cat sea\n\nred. Big dog.\n" if not {"--prefix", "--require"} & set(args) else b"old cat sea\n\n"
+    plain = command("translate", model, *args, stdin=lines)
     assert plain.code == 0
-    assert command("translate", model, *words, "--shortlist-file", whole, stdin=lines) == plain
+    assert command("translate", model, *args, "--shortlist-file", full_shortlist, stdin=lines) == plain
 
 
-def test_models_translate_together_by_the_list_of_the_first(model: Path, whole: Path, tmp_path: Path) -> None:
-    loaded = load(model)
+def test_ensemble_with_a_shortlist(model: Path, full_shortlist: Path, tmp_path: Path) -> None:
+    loaded = load_model(model)
     torch.manual_seed(2)
-    other = save(random_model(loaded.config.vocabulary), tmp_path / "sibling", tokenizer=loaded.tokenizer)
-    plain = command("translate", model, "old cat sea", "--with", other)
-    assert command("translate", model, "old cat sea", "--with", other, "--shortlist-file", whole) == plain
+    other = save_model(random_model(loaded.config.vocab_size), tmp_path / "sibling", tokenizer=loaded.tokenizer)
+    plain = command("translate", model, "old cat sea", "--ensemble", other)
+    assert command("translate", model, "old cat sea", "--ensemble", other, "--shortlist-file", full_shortlist) == plain
 
 
-def test_a_model_without_a_list_of_its_own_is_answered_with_what_to_do(model: Path) -> None:
-    is_refused(command("translate", model, "red", "--shortlist"), "no shortlist of its own", "`regard shortlist`")
+def test_model_without_a_shortlist_is_refused(model: Path) -> None:
+    assert_refused(command("translate", model, "red", "--shortlist"), "regard shortlist")
 
 
-def test_a_list_that_is_not_there_is_named(model: Path, tmp_path: Path) -> None:
-    is_refused(command("translate", model, "red", "--shortlist-file", tmp_path / "none"), "none: there is no such file")
+def test_missing_shortlist_file_is_refused(model: Path, tmp_path: Path) -> None:
+    assert_refused(command("translate", model, "red", "--shortlist-file", tmp_path / "none"), "none")
 
 
-def test_a_list_of_another_model_is_refused(whole: Path) -> None:
-    is_refused(
-        command("translate", "en-tr", "red", "--shortlist-file", whole), "made for a model with other tokenizers"
-    )
+def test_shortlist_of_another_model_is_refused(full_shortlist: Path) -> None:
+    assert_refused(command("translate", "en-tr", "red", "--shortlist-file", full_shortlist), "tokenizers")
 
 
-def test_something_else_than_a_list_is_refused(model: Path) -> None:
-    is_refused(
+def test_other_files_are_refused(model: Path) -> None:
+    assert_refused(
         command("translate", model, "red", "--shortlist-file", model / "model.safetensors"), "is not a shortlist"
     )
 
 
-@pytest.mark.parametrize("words", [["--shortlist"], ["--shortlist-file", "some.safetensors"]], ids=["own", "given"])
-def test_ctranslate2_has_no_use_for_a_list(words: list[str], model: Path) -> None:
-    is_refused(command("translate", model, "red", "--engine", "ctranslate2", *words), "CTranslate2 cannot")
+@pytest.mark.parametrize("args", [["--shortlist"], ["--shortlist-file", "some.safetensors"]], ids=["own", "given"])
+def test_ctranslate2_with_a_shortlist_is_refused(args: list[str], model: Path) -> None:
+    assert_refused(command("translate", model, "red", "--engine", "ctranslate2", *args), "CTranslate2 cannot")

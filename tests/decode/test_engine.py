@@ -1,4 +1,4 @@
-"""Requests that join and leave while others are under way get what they would get alone."""
+"""Continuous batching: requests that join and leave a running batch are decoded as they would be alone."""
 
 import random
 import threading
@@ -9,225 +9,215 @@ import pytest
 import torch
 
 from regard import UserError
-from regard.attention import HeadsConfig
-from regard.decode import DecodeConfig, Hypothesis, Wish, make_chooser, search
-from regard.decode.engine import Engine, Request
-from regard.model import (
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    FeedForwardConfig,
-    LanguageModel,
-    LanguageModelConfig,
-    StackConfig,
-)
-from regard.model.embedding import TokensConfig
+from regard.decode import Constraints, DecodeConfig, DecodeFuture, Engine, Hypothesis, Request, make_strategy, search
+from regard.model import EncoderDecoder, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
+from regard.model.embedding import SpecialTokensConfig
+from tests.decode.toy_models import small_stack
 
-END = 2
+EOS = 2
 AnyModel = TypeVar("AnyModel", EncoderDecoder, LanguageModel)
-GREEDY = DecodeConfig(beams=1)
-BEAMS = DecodeConfig(beams=3)
-SAMPLED = DecodeConfig(beams=1, sample=True, top_k=8, temperature=1.5)
-
-
-def stack() -> StackConfig:
-    return StackConfig(layers=2, attention=HeadsConfig(heads=2), feed_forward=FeedForwardConfig(hidden=16), dropout=0.0)
+GREEDY = DecodeConfig(beam_size=1)
+BEAM = DecodeConfig(beam_size=3)
+SAMPLING = DecodeConfig(beam_size=1, sample=True, top_k=8, temperature=1.5)
+ENDLESS = Constraints(forbidden=((EOS,),))
 
 
 @pytest.fixture(scope="module")
 def translator() -> EncoderDecoder:
     torch.manual_seed(4)
-    tokens = TokensConfig(padding=0, start=1, end=END)
+    tokens = SpecialTokensConfig(pad=0, bos=1, eos=EOS)
     config = EncoderDecoderConfig(
-        vocabulary=23, width=8, encoder=stack(), decoder=stack(), tokens=tokens, output_bias=True
+        vocab_size=23, width=8, encoder=small_stack(), decoder=small_stack(), special_tokens=tokens, output_bias=True
     )
-    return lively(config.build())
+    return diversify(config.build())
 
 
 @pytest.fixture(scope="module")
-def writer() -> LanguageModel:
+def language_model() -> LanguageModel:
     torch.manual_seed(5)
-    tokens = TokensConfig(start=1, end=END)
-    config = LanguageModelConfig(vocabulary=23, width=8, decoder=stack(), tokens=tokens, output_bias=True)
-    return lively(config.build())
+    tokens = SpecialTokensConfig(bos=1, eos=EOS)
+    config = LanguageModelConfig(vocab_size=23, width=8, decoder=small_stack(), special_tokens=tokens, output_bias=True)
+    return diversify(config.build())
 
 
-def lively(model: AnyModel) -> AnyModel:
-    """Outputs that differ, and end sooner or later."""
+def diversify(model: AnyModel) -> AnyModel:
+    """Change the weights so that outputs differ and most of them end."""
     with torch.no_grad():
-        model.vocabulary.weight *= 2.5
-        assert model.output_bias is not None
-        model.output_bias[END] = 2.5
+        model.embed_tokens.weight *= 2.5
+        assert model.lm_head_bias is not None
+        model.lm_head_bias[EOS] = 2.5
     return model.double().eval()
 
 
-def alone(model: EncoderDecoder | LanguageModel, request: Request) -> list[Hypothesis]:
-    """What the simple loop finds for one request by itself."""
-    limit = min(request.limit, 300)
-    state, start = model.begin([request.source], limit)
-    chooser = make_chooser(
-        request.config, [request.limit], END, wishes=[request.wish], alternatives=request.alternatives
+def decode_alone(model: EncoderDecoder | LanguageModel, request: Request) -> list[Hypothesis]:
+    """The result of plain search for a single request."""
+    state, start_tokens = model.prefill([request.source], min(request.max_length, 300))
+    strategy = make_strategy(
+        request.config,
+        [request.max_length],
+        EOS,
+        constraints=[request.constraints],
+        alternatives=request.alternatives,
     )
-    return search(model, state, start, chooser)[0]
+    return search(model, state, start_tokens, strategy)[0]
 
 
-def mixed(count: int, seed: int) -> list[Request]:
-    """Requests of many lengths, limits and ways to search."""
-    chance = random.Random(seed)
-    made = []
+def mixed_requests(count: int, seed: int) -> list[Request]:
+    """Requests of many lengths and settings."""
+    rng = random.Random(seed)
+    requests = []
     for number in range(count):
-        source = tuple(chance.randrange(3, 23) for _ in range(chance.choice([1, 2, 5, 9, 30])))
-        config = chance.choice([GREEDY, BEAMS, SAMPLED, DecodeConfig(beams=4, groups=2)])
-        wish = Wish(
-            prefix=chance.choice([(), (), (7, 8)]),
-            forbidden=chance.choice([(), (), ((9,), (5, 6))]),
-            required=((11,),) if config is BEAMS and chance.random() < 0.2 else (),
+        source = tuple(rng.randrange(3, 23) for _ in range(rng.choice([1, 2, 5, 9, 30])))
+        config = rng.choice([GREEDY, BEAM, SAMPLING, DecodeConfig(beam_size=4, beam_groups=2)])
+        constraints = Constraints(
+            prefix=rng.choice([(), (), (7, 8)]),
+            forbidden=rng.choice([(), (), ((9,), (5, 6))]),
+            required=((11,),) if config is BEAM and rng.random() < 0.2 else (),
             seed=number,
         )
-        made.append(Request(source, chance.choice([4, 9, 20, 80]), config, wish, chance.choice([0, 0, 2])))
-    return made
+        requests.append(Request(source, rng.choice([4, 9, 20, 80]), config, constraints, rng.choice([0, 0, 2])))
+    return requests
 
 
-def same(found: list[Hypothesis], wanted: list[Hypothesis]) -> bool:
-    return [one.tokens for one in found] == [one.tokens for one in wanted] and all(
-        one.score == pytest.approx(other.score) and one.steps == pytest.approx(other.steps)
-        for one, other in zip(found, wanted, strict=True)
+def equal(found: list[Hypothesis], expected: list[Hypothesis]) -> bool:
+    return [one.tokens for one in found] == [one.tokens for one in expected] and all(
+        one.score == pytest.approx(other.score) and one.token_logprobs == pytest.approx(other.token_logprobs)
+        for one, other in zip(found, expected, strict=True)
     )
 
 
-@pytest.mark.parametrize("kind", ["translator", "writer"])
-def test_every_request_gets_what_it_gets_alone(kind: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("kind", ["translator", "language_model"])
+def test_engine_equals_decoding_alone(kind: str, request: pytest.FixtureRequest) -> None:
     model = request.getfixturevalue(kind)
-    requests = mixed(50, seed=1)
-    engine = Engine(model, END, rows=12)
-    tickets = [engine.submit(one) for one in requests[:20]]
-    for one in requests[20:]:  # the others come while the first are under way
-        engine.work()
-        tickets.append(engine.submit(one))
+    requests = mixed_requests(50, seed=1)
+    engine = Engine(model, EOS, max_rows=12)
+    futures = [engine.submit(one) for one in requests[:20]]
+    for one in requests[20:]:  # submitted while the first are being decoded
+        engine.step()
+        futures.append(engine.submit(one))
     engine.run()
-    for ticket, one in zip(tickets, requests, strict=True):
-        assert same(ticket.result(0), alone(model, one)), one
-    assert 10 < sum(ticket.result(0)[0].ended for ticket in tickets) < 45
+    for future, one in zip(futures, requests, strict=True):
+        assert equal(future.result(0), decode_alone(model, one)), one
+    assert 10 < sum(future.result(0)[0].ended for future in futures) < 45
 
 
-def test_rows_join_while_others_go_on(translator: EncoderDecoder) -> None:
-    engine = Engine(translator, END, rows=8)
-    endless = engine.submit(Request((5, 6, 7), 40, GREEDY, Wish(forbidden=((END,),))))
+def test_requests_start_while_others_are_decoded(translator: EncoderDecoder) -> None:
+    engine = Engine(translator, EOS, max_rows=8)
+    long = engine.submit(Request((5, 6, 7), 40, GREEDY, ENDLESS))
     for _ in range(10):
-        engine.work()
-    short = engine.submit(Request((5, 6, 7), 3, GREEDY, Wish(forbidden=((END,),))))
+        engine.step()
+    short = engine.submit(Request((5, 6, 7), 3, GREEDY, ENDLESS))
     for _ in range(3):
-        engine.work()
+        engine.step()
     assert short.done
-    assert not endless.done
+    assert not long.done
     engine.run()
-    assert len(endless.result(0)[0].tokens) == 40
+    assert len(long.result(0)[0].tokens) == 40
 
 
-def test_a_cancelled_request_leaves_at_once_and_the_others_do_not_notice(translator: EncoderDecoder) -> None:
-    requests = mixed(20, seed=2)
-    engine = Engine(translator, END, rows=16)
-    tickets = [engine.submit(one) for one in requests]
-    engine.work()
-    tickets[3].cancel()
-    tickets[19].cancel()
+def test_canceled_requests_do_not_affect_others(translator: EncoderDecoder) -> None:
+    requests = mixed_requests(20, seed=2)
+    engine = Engine(translator, EOS, max_rows=16)
+    futures = [engine.submit(one) for one in requests]
+    engine.step()
+    futures[3].cancel()
+    futures[19].cancel()
     engine.run()
-    for number, (ticket, one) in enumerate(zip(tickets, requests, strict=True)):
+    for number, (future, one) in enumerate(zip(futures, requests, strict=True)):
         if number in (3, 19):
-            assert ticket.done
-            assert ticket.result(0) == [] or same(ticket.result(0), alone(translator, one))
+            assert future.done
+            assert future.result(0) == [] or equal(future.result(0), decode_alone(translator, one))
         else:
-            assert same(ticket.result(0), alone(translator, one))
+            assert equal(future.result(0), decode_alone(translator, one))
 
 
-def test_a_bad_request_is_told_so_and_spoils_no_other(translator: EncoderDecoder) -> None:
-    engine = Engine(translator, END, rows=8)
+def test_errors_reach_only_the_request_that_caused_them(translator: EncoderDecoder) -> None:
+    engine = Engine(translator, EOS, max_rows=8)
     good = engine.submit(Request((5, 6), 10, GREEDY))
     outside = engine.submit(Request((5, 999), 10, GREEDY))
-    impossible = engine.submit(Request((5, 6), 3, BEAMS, Wish(required=((7, 8, 9),))))
-    wide = engine.submit(Request((5, 6), 3, DecodeConfig(beams=50)))
+    impossible = engine.submit(Request((5, 6), 3, BEAM, Constraints(required=((7, 8, 9),))))
+    wide = engine.submit(Request((5, 6), 3, DecodeConfig(beam_size=50)))
     engine.run()
-    assert same(good.result(0), alone(translator, good.request))
-    with pytest.raises(UserError, match="id 999 is outside the vocabulary"):
+    assert equal(good.result(0), decode_alone(translator, good.request))
+    with pytest.raises(UserError, match="999"):
         outside.result(0)
     with pytest.raises(UserError, match="required words have 3 tokens"):
         impossible.result(0)
-    with pytest.raises(UserError, match="50 beams were asked for and this engine has 8 rows"):
+    with pytest.raises(UserError, match=r"beam size is 50.* 8 rows"):
         wide.result(0)
 
 
-def test_an_absurd_limit_costs_no_memory_until_it_is_used(translator: EncoderDecoder) -> None:
-    engine = Engine(translator, END, rows=8, longest=10**9)
-    ends = next(one for one in mixed(200, 7) if one.config == SAMPLED and alone(translator, one)[0].ended)
-    ticket = engine.submit(replace(ends, limit=10**12))
-    endless = engine.submit(Request((5, 6, 7), 10**12, GREEDY, Wish(forbidden=((END,),))))
+def test_cache_grows_with_the_output_and_not_with_max_length(translator: EncoderDecoder) -> None:
+    engine = Engine(translator, EOS, max_rows=8, max_length=10**9)
+    ends = next(
+        one for one in mixed_requests(200, 7) if one.config == SAMPLING and decode_alone(translator, one)[0].ended
+    )
+    future = engine.submit(replace(ends, max_length=10**12))
+    endless = engine.submit(Request((5, 6, 7), 10**12, GREEDY, ENDLESS))
     for _ in range(300):
-        engine.work()
-    assert same(ticket.result(0), alone(translator, ends))
+        engine.step()
+    assert equal(future.result(0), decode_alone(translator, ends))
     assert not endless.done
-    assert engine.held() <= 2 * 520 * translator.bytes_a_position()
+    assert engine.cache_bytes() <= 2 * 520 * translator.kv_bytes_per_token()
     endless.cancel()
     engine.run()
     assert endless.done
 
 
-def test_no_output_gets_longer_than_the_engine_allows(translator: EncoderDecoder) -> None:
-    engine = Engine(translator, END, rows=8, longest=30)
-    found = engine.submit(Request((5, 6, 7), 10**12, BEAMS, Wish(forbidden=((END,),))))
+def test_engine_limits_the_length(translator: EncoderDecoder) -> None:
+    engine = Engine(translator, EOS, max_rows=8, max_length=30)
+    future = engine.submit(Request((5, 6, 7), 10**12, BEAM, ENDLESS))
     engine.run()
-    assert {len(one.tokens) for one in found.result(0)} == {30}
+    assert {len(one.tokens) for one in future.result(0)} == {30}
 
 
-def test_memory_stays_within_its_bound_and_what_outgrows_it_is_cut(translator: EncoderDecoder) -> None:
-    bound = 800 * translator.bytes_a_position()
-    engine = Engine(translator, END, rows=64, memory=bound)
-    requests = [Request((5, 6, number), 10**6, GREEDY, Wish(forbidden=((END,),))) for number in range(3, 23)]
-    tickets = [engine.submit(one) for one in requests]
-    while engine.work():
-        assert engine.held() <= bound
-    lengths = [len(ticket.result(0)[0].tokens) for ticket in tickets]
-    assert min(lengths) >= 64
-    assert not any(ticket.result(0)[0].ended for ticket in tickets)
+def test_cache_stays_within_its_budget_by_cutting_outputs(translator: EncoderDecoder) -> None:
+    budget = 800 * translator.kv_bytes_per_token()
+    engine = Engine(translator, EOS, max_rows=64, max_cache_bytes=budget)
+    futures = [engine.submit(Request((5, 6, token), 10**6, GREEDY, ENDLESS)) for token in range(3, 23)]
+    while engine.step():
+        assert engine.cache_bytes() <= budget
+    assert min(len(future.result(0)[0].tokens) for future in futures) >= 64
+    assert not any(future.result(0)[0].ended for future in futures)
 
 
-def test_whoever_listens_hears_every_token_and_can_say_enough(translator: EncoderDecoder) -> None:
-    heard: list[tuple[int, ...]] = []
+def test_callback_receives_every_token_and_can_stop(translator: EncoderDecoder) -> None:
+    received: list[tuple[int, ...]] = []
 
-    def listen(tokens: tuple[int, ...]) -> bool:
-        heard.append(tokens)
+    def on_tokens(tokens: tuple[int, ...]) -> bool:
+        received.append(tokens)
         return len(tokens) == 5
 
-    engine = Engine(translator, END, rows=8)
-    request = Request((5, 6, 7), 50, GREEDY, Wish(forbidden=((END,),)))
-    ticket = engine.submit(request, listen)
+    engine = Engine(translator, EOS, max_rows=8)
+    request = Request((5, 6, 7), 50, GREEDY, ENDLESS)
+    future = engine.submit(request, on_tokens)
     engine.run()
-    assert [len(tokens) for tokens in heard] == [1, 2, 3, 4, 5]
-    assert ticket.result(0)[0].tokens == heard[-1] == alone(translator, request)[0].tokens[:5]
+    assert [len(tokens) for tokens in received] == [1, 2, 3, 4, 5]
+    assert future.result(0)[0].tokens == received[-1] == decode_alone(translator, request)[0].tokens[:5]
 
 
 def test_requests_may_come_from_other_threads(translator: EncoderDecoder) -> None:
-    engine = Engine(translator, END, rows=8)
-    requests = mixed(12, seed=3)
+    engine = Engine(translator, EOS, max_rows=8)
+    requests = mixed_requests(12, seed=3)
     found: dict[int, list[Hypothesis]] = {}
 
-    def ask(number: int) -> None:
+    def submit(number: int) -> None:
         found[number] = engine.submit(requests[number]).result(60)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(requests))]
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(len(requests))]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        engine.work()
+        engine.step()
     for number, one in enumerate(requests):
-        assert same(found[number], alone(translator, one))
+        assert equal(found[number], decode_alone(translator, one))
 
 
-def test_results_of_an_unfinished_request_are_not_ready() -> None:
-    from regard.decode.engine import Ticket
-
+def test_result_of_an_unfinished_request_times_out() -> None:
     with pytest.raises(TimeoutError):
-        Ticket(Request((1,), 1, GREEDY)).result(0)
+        DecodeFuture(Request((1,), 1, GREEDY)).result(0)
 
 
-def test_a_limit_below_one_is_refused() -> None:
-    with pytest.raises(UserError, match="The limit is 0 tokens"):
+def test_max_length_below_1_is_refused() -> None:
+    with pytest.raises(UserError, match="maximum length is 0"):
         Request((1,), 0, GREEDY)

@@ -1,18 +1,11 @@
-"""What transformers generates from a model of theirs, our search finds in the same model brought over.
+"""A GPT-2 imported by `regard import` generates the same text with `regard generate` as in transformers.
 
-Lengths. In its beam search transformers divides the sum of log-probabilities by length^length_penalty, where the length
-is that of what was generated, the end included and the prompt (a translator's start token, a writer's whole text so
-far) not (`_update_finished_beams`: cur_len + 1 - decoder_prompt_len). That is `PowerPenalty(length_penalty)`, at any
-value. With early_stopping="never" it stops when nothing alive could win at the greatest length, as we do.
-
-Ends. One difference no length_penalty can take away: of the best 2 · beams candidates of a step, transformers lets
-only those end that are among the first `beams` (`top_num_beam_mask`), we all of them. `LikeTheirs` ends as they do, for
-outputs equal token for token; our own beams must then find nothing worse than theirs.
-
-They are asked for no end forced at the limit, which configs of Marian and BART would otherwise have.
+Sampling needs the same random numbers on both sides: `torch.multinomial`, by which transformers samples, is replaced
+by a function that uses ours. The distribution is that of transformers, after its own temperature, top-k and top-p.
 """
 
-from functools import cache
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,180 +13,119 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode import Beams, PowerPenalty, Single, beam_search, score_given, search
-from regard.decode.beam import Texts
-from regard.interop import import_huggingface
-from regard.run import load
+from regard.decode.sampling import uniform
+from regard.task.language_modeling.pipeline import SAMPLING, TextGenerator
+from tests.interop.huggingface.texts import ENGLISH, TURKISH
+from tests.task.small import command
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
-LIMIT, BEAMS, INPUTS, BATCH = 11, 4, 200, 100
-PENALTIES = [0.0, 1.0]
-MARIAN = {
-    "vocab_size": 37,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 40,
-    "tie_word_embeddings": False,
-    "scale_embedding": True,
-    "pad_token_id": 36,
-    "decoder_start_token_id": 36,
-    "eos_token_id": 0,
-}
-BART = MARIAN | {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 3}
-GPT2 = {"vocab_size": 43, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 40, "tie_word_embeddings": False}
-MISTRAL = {
-    "vocab_size": 43,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "sliding_window": 5,
-}
+LENGTH, SEED = 24, 11
+PROMPTS = ["The cat", ENGLISH[0], "Kedi çok", "x"]
+SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9}
 
 
-class LikeTheirs(Beams):
-    """Beams of which only a candidate among the `width` best may end."""
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The model as saved by transformers, and as imported by the command."""
+    from tokenizers import ByteLevelBPETokenizer
 
-    def candidates(self, logits: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
-        pool, places, tokens, merits = super().candidates(logits)
-        late = (torch.arange(tokens.shape[1]) >= self.width) & (tokens == self.end)
-        return pool._replace(totals=pool.totals.masked_fill(late, float("-inf"))), places, tokens, merits
-
-
-class Pair:
-    """A model of theirs with random weights and the same one brought over, both in float64, and what they are asked."""
-
-    def __init__(self, theirs: Any, folder: Path, end: int, padding: int) -> None:
-        theirs.save_pretrained(folder / "theirs")
-        import_huggingface(folder / "theirs", folder / "ours")
-        self.ours = load(folder / "ours").model.double().eval()
-        self.theirs, self.end, self.padding = theirs.double().eval(), end, padding
-        self.translates = theirs.config.is_encoder_decoder
-        start = theirs.config.decoder_start_token_id if self.translates else None
-        self.theirs.generation_config = transformers.GenerationConfig(
-            eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start
-        )
-        random = torch.Generator().manual_seed(5)
-        words = torch.tensor([word for word in range(theirs.config.vocab_size) if word not in (end, padding, start)])
-        lengths = torch.randint(1, 13, (INPUTS,), generator=random).tolist()
-        self.inputs = [words[torch.randint(len(words), (length,), generator=random)] for length in lengths]
-
-    def batches(self) -> list[list[Tensor]]:
-        return [self.inputs[at : at + BATCH] for at in range(0, INPUTS, BATCH)]
-
-    @cache  # noqa: B019 (there are four pairs, and each is asked the same more than once)
-    def they_find(self, **options: Any) -> list[tuple[int, ...]]:
-        """Tokens with their end, where they came to it."""
-        found = []
-        for batch in self.batches():
-            side = "right" if self.translates else "left"
-            ids = torch.nn.utils.rnn.pad_sequence(batch, True, self.padding, padding_side=side)
-            seen = torch.nn.utils.rnn.pad_sequence([torch.ones_like(one) for one in batch], True, 0, padding_side=side)
-            out = self.theirs.generate(
-                ids, attention_mask=seen, max_new_tokens=LIMIT, do_sample=False, early_stopping="never", **options
-            )
-            rows = out[:, 1 if self.translates else ids.shape[1] :].tolist()
-            found += [tuple(row[: row.index(self.end) + 1] if self.end in row else row) for row in rows]
-        return found
-
-    def state(self, batch: list[Tensor]) -> tuple[Any, Tensor]:
-        """Our state for some inputs, and the token each goes on from."""
-        lengths = torch.tensor([len(one) for one in batch])
-        padded = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=self.padding)
-        if self.translates:
-            start = self.theirs.config.decoder_start_token_id
-            return self.ours.start(padded, LIMIT, lengths), torch.full((len(batch),), start)
-        state = self.ours.start(len(batch), padded.shape[1] + LIMIT)
-        if padded.shape[1] > 1:
-            _, state = self.ours.step(padded[:, :-1], state, lengths - 1)
-        return state, padded.gather(1, lengths[:, None] - 1)[:, 0]
-
-    def we_find(self, make: Any) -> list[tuple[int, ...]]:
-        found = []
-        for batch in self.batches():
-            outputs = search(self.ours, *self.state(batch), make([LIMIT] * len(batch)))
-            found += [(*best.tokens, *([self.end] if best.ended else [])) for best, *_ in outputs]
-        return found
-
-
-def shaken(model: Any, end: int, bias: float, seed: int = 3) -> Any:
-    """Random weights, large enough that outputs differ, and an end likely enough that many come to it."""
-    generator = torch.Generator().manual_seed(seed)
+    directory = tmp_path_factory.mktemp("gpt2")
+    trained = ByteLevelBPETokenizer()
+    texts = (ENGLISH + TURKISH) * 5
+    trained.train_from_iterator(texts, vocab_size=400, special_tokens=["<|endoftext|>"], show_progress=False)
+    (directory / "theirs").mkdir()
+    trained.save_model(str(directory / "theirs"))
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(
+        vocab_size=400, n_embd=48, n_head=4, n_layer=3, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
     with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if "embed_positions" not in name or not isinstance(model, transformers.MarianMTModel):
-                gain = ("norm" in name or "ln_" in name) and name.endswith("weight")
-                noise = torch.randn(tensor.shape, generator=generator)
-                size = 0.1 if tensor.dim() == 1 else 1.0 if "encoder_attn" in name else 0.5
-                tensor.copy_(1 + 0.2 * noise if gain else size * noise)
-        if hasattr(model, "final_logits_bias"):
-            model.final_logits_bias[0, end] = bias
-    return model
+        for parameter in model.parameters():  # large enough for diverse texts without loops
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    model.save_pretrained(directory / "theirs")
+    result = command("import", directory / "theirs", directory / "ours")
+    assert result.code == 0, result.err
+    return directory / "theirs", directory / "ours"
 
 
-def marian() -> tuple[Any, int, int]:
-    return shaken(transformers.MarianMTModel(transformers.MarianConfig(**MARIAN)), 0, 3.0, seed=1), 0, 36
+class HuggingFaceGenerator:
+    def __init__(self, folder: Path) -> None:
+        self.model = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+        self.tokenizer = transformers.GPT2Tokenizer.from_pretrained(folder)
+
+    def generate(self, prompt: str, **options: Any) -> str:
+        """The prompt and its continuation."""
+        batch = self.tokenizer(prompt, return_tensors="pt")
+        output = self.model.generate(**batch, max_new_tokens=LENGTH, pad_token_id=0, **options)
+        return str(self.tokenizer.decode(output[0], skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def bart() -> tuple[Any, int, int]:
-    return shaken(transformers.BartForConditionalGeneration(transformers.BartConfig(**BART)), 3, 5.0), 3, 1
+@pytest.fixture(scope="module")
+def theirs(folders: tuple[Path, Path]) -> HuggingFaceGenerator:
+    return HuggingFaceGenerator(folders[0])
 
 
-def gpt2() -> tuple[Any, int, int]:
-    return shaken(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)), 14, 0.0), 14, 42
+def generate(folder: Path, prompt: str, *options: object) -> str:
+    result = command("generate", folder, prompt, "--max-new-tokens", LENGTH, *options)
+    assert result.code == 0, result.err
+    return result.out.removesuffix("\n")
 
 
-def mistral() -> tuple[Any, int, int]:
-    """Its window is shorter than most texts that are continued."""
-    return shaken(transformers.MistralForCausalLM(transformers.MistralConfig(**MISTRAL)), 18, 0.0), 18, 42
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_text_equals_transformers(prompt: str, folders: tuple[Path, Path], theirs: HuggingFaceGenerator) -> None:
+    text = theirs.generate(prompt, do_sample=False)
+    assert len(text) > len(prompt)
+    assert generate(folders[1], prompt, "--beam-size", 1) == text
 
 
-@pytest.fixture(scope="module", params=[marian, bart, gpt2, mistral], ids=["marian", "bart", "gpt2", "mistral"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    model, end, padding = request.param()
-    return Pair(model, tmp_path_factory.mktemp("pair"), end, padding)
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_sampled_text_equals_transformers_with_the_same_random_numbers(
+    prompt: str, folders: tuple[Path, Path], theirs: HuggingFaceGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+
+    def sample(probabilities: Tensor, num_samples: int) -> Tensor:
+        """Inverse transform sampling over tokens in order of descending probability, as in our sampler."""
+        nonlocal steps
+        number = uniform(torch.tensor([SEED]), torch.tensor([steps]))
+        steps += 1
+        ranked, tokens = probabilities.double().sort(dim=-1, descending=True)
+        return tokens.gather(1, (ranked.cumsum(dim=-1) <= number[:, None]).sum(dim=-1, keepdim=True))
+
+    monkeypatch.setattr(torch, "multinomial", sample)
+    text = theirs.generate(prompt, do_sample=True, **SAMPLED)
+    options = [argument for key, value in SAMPLED.items() for argument in (f"--{key.replace('_', '-')}", value)]
+    assert steps > 0
+    assert text != theirs.generate(prompt, do_sample=False)
+    assert generate(folders[1], prompt, "--seed", SEED, *options) == text
 
 
-def test_outputs_are_unlike_and_some_end_and_some_are_cut(pair: Pair) -> None:
-    """Else the tests below would prove little."""
-    found = pair.they_find(num_beams=BEAMS, length_penalty=1.0)
-    assert len(set(found)) > 40
-    assert 20 < sum(tokens[-1] == pair.end for tokens in found) < INPUTS - 20
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_logprobs_of_sampled_tokens_equal_transformers(
+    prompt: str, folders: tuple[Path, Path], theirs: HuggingFaceGenerator
+) -> None:
+    generator = TextGenerator.load(folders[1])
+    ((output,),) = generator.generate_batch([prompt], max_new_tokens=LENGTH, decode=SAMPLING, alternatives=5)
+    ids = theirs.tokenizer(prompt)["input_ids"]
+    tokens = [*output.tokens, *([0] if output.ended else [])]
+    with torch.no_grad():
+        logprobs = theirs.model(torch.tensor([ids + tokens])).logits[0, len(ids) - 1 : -1].log_softmax(dim=-1)
+    torch.testing.assert_close(
+        torch.tensor(output.token_logprobs), logprobs.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    )
+    for alternatives, row in zip(output.alternatives, logprobs, strict=True):
+        best = row.topk(5)
+        assert [token for token, _ in alternatives] == best.indices.tolist()
+        torch.testing.assert_close(torch.tensor([logprob for _, logprob in alternatives]), best.values)
 
 
-def test_greedy_outputs_are_theirs_token_for_token(pair: Pair) -> None:
-    assert pair.we_find(lambda limits: Single(limits, pair.end)) == pair.they_find()
-
-
-@pytest.mark.parametrize("power", PENALTIES)
-def test_beams_are_theirs_token_for_token(pair: Pair, power: float) -> None:
-    found = pair.we_find(lambda limits: LikeTheirs(limits, pair.end, BEAMS, penalty=PowerPenalty(power)))
-    assert found == pair.they_find(num_beams=BEAMS, length_penalty=power)
-
-
-def test_our_own_beams_are_theirs_where_the_mean_of_a_token_counts(pair: Pair) -> None:
-    """With a length_penalty of 1 an end that comes late among the candidates does not win on any of these inputs."""
-    found = pair.we_find(lambda limits: Beams(limits, pair.end, BEAMS, penalty=PowerPenalty(1.0)))
-    assert found == pair.they_find(num_beams=BEAMS, length_penalty=1.0)
-
-
-@pytest.mark.parametrize("power", PENALTIES)
-def test_our_own_beams_find_nothing_worse_than_theirs(pair: Pair, power: float) -> None:
-    theirs = iter(pair.they_find(num_beams=BEAMS, length_penalty=power))
-    for batch in pair.batches():
-        ours = beam_search(
-            pair.ours, *pair.state(batch), end=pair.end, limit=LIMIT, beams=BEAMS, penalty=PowerPenalty(power)
-        )
-        given = [next(theirs) for _ in batch]
-        scores = score_given(pair.ours, *pair.state(batch), given, end=None)
-        for (best, *_), gains in zip(ours, scores, strict=True):
-            assert best.score >= sum(gains) / len(gains) ** power - 1e-5  # they add up in float32
+def test_prompt_has_a_bos_token_only_if_their_tokenizer_adds_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(folders[0], tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": True}), encoding="utf-8")
+    assert command("import", tmp_path / "theirs", tmp_path / "ours").code == 0
+    without_bos, with_bos = TextGenerator.load(folders[1]), TextGenerator.load(tmp_path / "ours")
+    ids = without_bos.tokenizer.encode("The cat")
+    assert (without_bos.prompt_ids(ids), with_bos.prompt_ids(ids)) == (ids, [0, *ids])

@@ -1,4 +1,4 @@
-"""What docs/look.md shows is run."""
+"""The code in docs/look.md runs."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "look.md"
 
 
-def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     monkeypatch.delenv("REGARD_DATA", raising=False)
-    monkeypatch.setattr("regard.look.development.MOST", 2)  # of a hundred sentences
+    monkeypatch.setattr("regard.look.analysis.dev_set.MAX_EXAMPLES", 2)  # instead of 100
     blocks = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 5
     names: dict[str, object] = {}

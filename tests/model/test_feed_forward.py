@@ -1,4 +1,4 @@
-"""The feed-forward part: every activation against its formula, and the forms of the layer around it."""
+"""Feed-forward layers, dense and gated: every activation against its formula, dropout and invalid settings."""
 
 import math
 from typing import get_args
@@ -23,7 +23,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Its approximation in the same paper, which GPT-2 uses."""
+    """The tanh approximation in the same paper, which GPT-2 uses."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
@@ -49,64 +49,64 @@ def test_every_activation_has_a_formula_here():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", PLAIN)
-def test_a_plain_layer_widens_bends_and_narrows(activation, bias):
+def test_dense_layer_equals_the_formula(activation, bias):
     layer, y = run(FeedForwardConfig(hidden=10, activation=activation, bias=bias))
-    expected = layer.narrow(PLAIN[activation](layer.widen(X)))
+    expected = layer.down_proj(PLAIN[activation](layer.up_proj(X)))
     torch.testing.assert_close(y, expected, **ROUNDING)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", GATED)
-def test_a_gated_layer_multiplies_by_the_bent_gate(activation, bias):
+def test_gated_layer_equals_the_formula(activation, bias):
     layer, y = run(FeedForwardConfig(hidden=10, activation=activation, bias=bias))
-    expected = layer.narrow(GATED[activation](layer.gate(X)) * layer.widen(X))
+    expected = layer.down_proj(GATED[activation](layer.gate_proj(X)) * layer.up_proj(X))
     torch.testing.assert_close(y, expected, **ROUNDING)
 
 
 @pytest.mark.parametrize(("activation", "matrices"), [("relu", 2), ("swiglu", 3)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_parameters_are_the_matrices_and_where_wanted_their_biases(activation, matrices, bias):
+def test_parameters_are_the_projections_and_optional_biases(activation, matrices, bias):
     layer, _ = run(FeedForwardConfig(hidden=10, activation=activation, bias=bias))
     biases = (matrices - 1) * 10 + WIDTH if bias else 0
     assert sum(parameter.numel() for parameter in layer.parameters()) == matrices * 10 * WIDTH + biases
 
 
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
-def test_dropout_falls_on_the_hidden_features(activation):
-    """With one hidden feature and no bias, a dropped feature leaves zeros and a kept one doubles the output."""
+def test_dropout_applies_to_the_hidden_features(activation):
+    """With one hidden feature and no bias, the output is zero if the feature is dropped, and else doubled."""
     config = FeedForwardConfig(hidden=1, activation=activation, bias=False)
     _, plain = run(config)
     _, dropped = run(config.model_copy(update={"dropout": 0.5}), train=True)
-    gone = dropped.eq(0).all(dim=-1)
-    kept = torch.isclose(dropped, 2 * plain, **ROUNDING).all(dim=-1)
-    alive = plain.ne(0).any(dim=-1)
-    assert (gone | kept).all()
-    assert (gone & alive).any()
-    assert (kept & alive).any()
+    is_dropped = dropped.eq(0).all(dim=-1)
+    is_kept = torch.isclose(dropped, 2 * plain, **ROUNDING).all(dim=-1)
+    is_nonzero = plain.ne(0).any(dim=-1)
+    assert (is_dropped | is_kept).all()
+    assert (is_dropped & is_nonzero).any()
+    assert (is_kept & is_nonzero).any()
 
 
-def test_evaluation_drops_nothing():
+def test_evaluation_has_no_dropout():
     config = FeedForwardConfig(hidden=10)
     assert torch.equal(run(config.model_copy(update={"dropout": 0.5}))[1], run(config)[1])
 
 
-def test_every_token_is_alone():
+def test_tokens_are_independent():
     layer, y = run(FeedForwardConfig(hidden=10))
     alone = layer(X[:, 2:3], Context(torch.zeros(2, 1, dtype=torch.long)), LayerState())
     torch.testing.assert_close(y[:, 2:3], alone, **ROUNDING)
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "message"),
     [
         ({"activation": "rleu"}, "activation: found 'rleu'; expected 'relu', 'gelu', "),
         ({"hidden": 0}, "hidden: found 0; expected greater than or equal to 1."),
         ({"dropout": -0.1}, "dropout: found -0.1; expected greater than or equal to 0."),
-        ({"kind": "experts"}, "kind: found 'experts'; expected 'dense'."),
+        ({"kind": "moe"}, "kind: found 'moe'; expected 'dense'."),
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_named(settings, sentence):
+def test_invalid_setting_is_refused_by_key(settings, message):
     with pytest.raises(UserError) as caught:
         FeedForwardConfig(**settings)
-    assert str(caught.value).startswith(sentence)
+    assert str(caught.value).startswith(message)

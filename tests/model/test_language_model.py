@@ -1,4 +1,4 @@
-"""The language model's own promises: packed documents, padded rows, and what it refuses."""
+"""The language model: packed documents, padded rows and invalid inputs."""
 
 import pytest
 import torch
@@ -7,22 +7,21 @@ from hypothesis import strategies as some
 
 from regard import UserError
 from regard.model import LanguageModel, LanguageModelConfig, count_parameters
+from tests.model.small_models import EXACT, PATTERNS, VOCAB_SIZE, build, ids, language_model, language_models, stack
 
-from .small_models import EXACT, PATTERNS, VOCABULARY, build, ids, language_model, language_models, stack
-
-often = settings(max_examples=max(100, settings().max_examples))  # an example takes about 10 ms
-lengths_of_documents = some.lists(some.integers(1, 5), min_size=1, max_size=4)
+many_examples = settings(max_examples=max(100, settings().max_examples))  # an example takes about 10 ms
+document_lengths = some.lists(some.integers(1, 5), min_size=1, max_size=4)
 
 
-@often
-@given(config=language_models(), lengths=lengths_of_documents, padding=some.integers(0, 3), seed=some.integers(0, 999))
+@many_examples
+@given(config=language_models(), lengths=document_lengths, padding=some.integers(0, 3), seed=some.integers(0, 999))
 def test_packed_documents_equal_separate_rows(config, lengths, padding, seed):
-    """Whatever numbers the documents have, and whatever stands in the padding behind them (numbered below zero)."""
+    """For any document numbers, and any padding after them (a negative number)."""
     model = build(config, seed=seed)
-    names = torch.randperm(50, generator=torch.Generator().manual_seed(seed))[: len(lengths)]
-    numbers = torch.cat((names.repeat_interleave(torch.tensor(lengths)), torch.full((padding,), -1)))[None]
+    labels = torch.randperm(50, generator=torch.Generator().manual_seed(seed))[: len(lengths)]
+    documents = torch.cat((labels.repeat_interleave(torch.tensor(lengths)), torch.full((padding,), -1)))[None]
     row = ids(1, sum(lengths) + padding, seed=seed)
-    packed = model(row, documents=numbers)
+    packed = model(row, documents=documents)
     assert packed.isfinite().all()
     start = 0
     for length in lengths:
@@ -33,36 +32,36 @@ def test_packed_documents_equal_separate_rows(config, lengths, padding, seed):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_packed_documents_equal_separate_rows_in_every_pattern(pattern):
-    """Each has its own global tokens and its own windows, in the second row at other places than in the first."""
+    """Each document has its own global tokens and windows; the rows have different document boundaries."""
     model = build(language_model(decoder=stack(pattern=pattern)))
     documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2, 2]])
     row = ids(2, 9)
     packed = model(row, documents=documents)
-    for number, pieces in enumerate([[(0, 4), (4, 9)], [(0, 2), (2, 5), (5, 9)]]):
-        for start, end in pieces:
+    for number, spans in enumerate([[(0, 4), (4, 9)], [(0, 2), (2, 5), (5, 9)]]):
+        for start, end in spans:
             alone = model(row[number : number + 1, start:end])
             torch.testing.assert_close(packed[number : number + 1, start:end], alone, **EXACT)
 
 
-def test_a_number_that_comes_again_later_in_a_row_is_another_document():
+def test_repeated_document_number_is_another_document():
     model = build(language_model())
     row = ids(1, 6)
-    again = model(row, documents=torch.tensor([[0, 0, 0, 1, 0, 0]]))
-    apart = model(row, documents=torch.tensor([[0, 0, 0, 1, 2, 2]]))
-    torch.testing.assert_close(again, apart, **EXACT)
+    repeated = model(row, documents=torch.tensor([[0, 0, 0, 1, 0, 0]]))
+    distinct = model(row, documents=torch.tensor([[0, 0, 0, 1, 2, 2]]))
+    torch.testing.assert_close(repeated, distinct, **EXACT)
 
 
-def test_a_number_that_comes_again_shows_no_later_token():
+def test_repeated_document_number_keeps_causality():
     model = build(language_model())
     row, documents = ids(1, 6), torch.tensor([[0, 0, 0, 1, 0, 0]])
     changed = row.clone()
-    changed[0, 4:] = (row[0, 4:] + 1) % VOCABULARY
+    changed[0, 4:] = (row[0, 4:] + 1) % VOCAB_SIZE
     assert torch.equal(model(row, documents=documents)[:, :4], model(changed, documents=documents)[:, :4])
 
 
-@often
+@many_examples
 @given(config=language_models(), lengths=some.lists(some.integers(1, 7), min_size=1, max_size=4), data=some.data())
-def test_padding_changes_nothing_whatever_it_holds(config, lengths, data):
+def test_padding_does_not_change_the_logits(config, lengths, data):
     model = build(config)
     rows = ids(len(lengths), max(lengths) + data.draw(some.integers(0, 2)), seed=data.draw(some.integers(0, 999)))
     padded = model(rows, lengths=torch.tensor(lengths))
@@ -71,57 +70,57 @@ def test_padding_changes_nothing_whatever_it_holds(config, lengths, data):
         torch.testing.assert_close(padded[row, :length], model(rows[row : row + 1, :length])[0], **EXACT)
 
 
-def test_packed_rows_may_be_padded_by_lengths_too():
+def test_packed_rows_padded_by_lengths_equal_documents():
     model = build(language_model())
     row, documents = ids(1, 7), torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
     padded = model(row, documents=documents, lengths=torch.tensor([5]))
     torch.testing.assert_close(padded[:, :5], model(row[:, :5], documents=documents[:, :5]), **EXACT)
 
 
-def test_a_config_builds_its_model():
+def test_config_builds_its_model():
     model = language_model().build()
     assert isinstance(model, LanguageModel)
     assert model.config == language_model()
 
 
-def test_an_untied_model_has_one_more_matrix():
-    tied, untied = (count_parameters(language_model(tie=tie).build()) for tie in (True, False))
-    assert untied - tied == VOCABULARY * 16
+def test_untied_model_has_another_embedding_matrix():
+    tied, untied = (count_parameters(language_model(tie_weights=tie_weights).build()) for tie_weights in (True, False))
+    assert untied - tied == VOCAB_SIZE * 16
 
 
 @pytest.mark.parametrize(
     "lengths", [torch.tensor(3), torch.tensor([3]), torch.tensor([[3, 3]]), torch.tensor([3.0, 3.0])]
 )
-def test_lengths_of_another_shape_or_type_are_refused_with_what_was_found(lengths):
+def test_lengths_of_wrong_shape_or_dtype_are_refused(lengths):
     with pytest.raises(UserError) as caught:
         build(language_model())(ids(2, 4), lengths=lengths)
-    expected = "lengths must hold whole numbers in the shape (2,); "
+    expected = "lengths must contain integers of shape (2,); "
     assert str(caught.value) == f"{expected}found {tuple(lengths.shape)} of {lengths.dtype}."
 
 
 @pytest.mark.parametrize("documents", [torch.zeros(2).long(), torch.zeros(2, 3).long(), torch.zeros(2, 4)])
-def test_documents_of_another_shape_or_type_are_refused_with_what_was_found(documents):
+def test_documents_of_wrong_shape_or_dtype_are_refused(documents):
     with pytest.raises(UserError) as caught:
         build(language_model())(ids(2, 4), documents=documents)
-    expected = "documents must hold whole numbers in the shape (2, 4); "
+    expected = "documents must contain integers of shape (2, 4); "
     assert str(caught.value) == f"{expected}found {tuple(documents.shape)} of {documents.dtype}."
 
 
-def test_a_cache_for_no_rows_is_refused():
+def test_cache_without_rows_is_refused():
     with pytest.raises(UserError, match="at least one row and one position; found 0 and 4"):
         build(language_model()).start(0, 4)
 
 
-def test_the_size_of_the_vocabulary_is_required():
-    with pytest.raises(UserError, match=r"^vocabulary: this key is required; "):
+def test_vocab_size_is_required():
+    with pytest.raises(UserError, match=r"^vocab_size: this key is required"):
         LanguageModelConfig.read({})
 
 
-def test_settings_of_an_encoder_are_unknown_to_a_language_model():
-    with pytest.raises(UserError, match=r"^memory: unknown key; "):
-        language_model(memory="shared")
+def test_cross_kv_is_an_unknown_key():
+    with pytest.raises(UserError, match=r"^cross_kv: unknown key; "):
+        language_model(cross_kv="shared")
 
 
-def test_another_kind_is_refused_with_the_one_there_is():
+def test_wrong_kind_is_refused():
     with pytest.raises(UserError, match=r"^kind: found 'encoder-decoder'; expected 'language-model'\.$"):
         language_model(kind="encoder-decoder")

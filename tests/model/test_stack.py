@@ -1,23 +1,23 @@
-"""Stacks: what stands at their end, how they start, what they remember of an encoder, where dropout falls in them."""
+"""Stacks, blocks and norms: final norm, cross-attention keys and values, dense prefix, initialization and dropout."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import Context, Full, HeadsConfig, LayerState, NoPositionConfig, RotaryConfig
+from regard import UserError
+from regard.attention import Context, Full, LayerState, MultiHeadConfig, NoPositionConfig, RotaryConfig
 from regard.config import ConfigError
-from regard.model import FeedForwardConfig, StackConfig
-from regard.model.stack import Stack, check_stack
-
-from .small_models import EXACT, WIDTH, stack, with_experts, with_first
+from regard.model import FeedForwardConfig, NormConfig, StackConfig
+from regard.model.stack import Block, NoResidualBlock, PostNormBlock, PreNormBlock, Stack, check_stack
+from tests.model.small_models import EXACT, WIDTH, norm_order, stack, with_dense_prefix, with_experts
 
 NONE = NoPositionConfig()
 CONTEXT = Context(torch.zeros(2, 5, dtype=torch.long))
 
 
-def make(config: StackConfig, memory: str | None = None, causal: bool = True) -> Stack:
+def build_stack(config: StackConfig, cross_kv: str | None = None, causal: bool = True) -> Stack:
     torch.manual_seed(0)
-    return Stack(config, WIDTH, NONE, causal=causal, memory=memory).double().eval()
+    return Stack(config, WIDTH, NONE, causal=causal, cross_kv=cross_kv).double().eval()
 
 
 def vectors(rows: int = 2, tokens: int = 5) -> Tensor:
@@ -25,156 +25,155 @@ def vectors(rows: int = 2, tokens: int = 5) -> Tensor:
 
 
 @pytest.mark.parametrize("order", ["pre", "none"])
-def test_blocks_that_leave_their_output_unnormed_are_followed_by_a_norm(order):
-    made = make(stack(order=order))
-    y = made(vectors(), CONTEXT, made.states())
-    assert isinstance(made.norm, nn.LayerNorm)
+def test_blocks_without_post_norm_are_followed_by_a_final_norm(order):
+    model = build_stack(stack(**norm_order(order)))
+    y = model(vectors(), CONTEXT, model.states())
+    assert isinstance(model.final_norm, nn.LayerNorm)
     torch.testing.assert_close(y.mean(dim=-1), torch.zeros(2, 5).double(), **EXACT)
 
 
-def test_post_norm_blocks_are_followed_by_nothing():
-    made = make(stack(order="post"))
+def test_post_norm_blocks_have_no_final_norm():
+    model = build_stack(stack(norm_position="post"))
     x = vectors()
-    y = made(x, CONTEXT, made.states())
-    for block in made.blocks:
+    y = model(x, CONTEXT, model.states())
+    for block in model.layers:
         x = block(x, CONTEXT, LayerState())
     assert torch.equal(y, x)
-    assert not list(made.norm.parameters())
+    assert not list(model.final_norm.parameters())
 
 
-def test_a_stack_goes_through_its_blocks_in_turn():
-    made = make(stack(layers=3))
+def test_stack_applies_its_blocks_in_order():
+    model = build_stack(stack(layers=3))
     x = vectors()
-    y = made(x, CONTEXT, made.states())
-    for block in made.blocks:
+    y = model(x, CONTEXT, model.states())
+    for block in model.layers:
         x = block(x, CONTEXT, LayerState())
-    assert torch.equal(y, made.norm(x))
+    assert torch.equal(y, model.final_norm(x))
 
 
-@pytest.mark.parametrize(("memory", "parts"), [(None, 2), ("layer", 3), ("shared", 3)])
-def test_a_layer_is_attention_cross_attention_where_there_is_an_encoder_and_feed_forward(memory, parts):
-    names = ["attention", "cross", "feed_forward"] if parts == 3 else ["attention", "feed_forward"]
-    assert [list(block) for block in make(stack(), memory).blocks] == [names, names]
+@pytest.mark.parametrize(("cross_kv", "sublayers"), [(None, 2), ("per_layer", 3), ("shared", 3)])
+def test_layers_have_cross_attention_only_with_cross_kv(cross_kv, sublayers):
+    names = ("self_attn", "cross_attn", "feed_forward") if sublayers == 3 else ("self_attn", "feed_forward")
+    assert [block.names for block in build_stack(stack(), cross_kv).blocks()] == [names, names]
 
 
 def test_layers_share_no_parameters():
-    made = make(stack(layers=3), "layer")
-    first, second, third = (set(block.parameters()) for block in made.blocks)
+    model = build_stack(stack(layers=3), "per_layer")
+    first, second, third = (set(block.parameters()) for block in model.layers)
     assert not first & second
     assert not second & third
     assert not first & third
 
 
-def test_a_stack_that_is_not_causal_sees_what_comes():
-    made = make(stack(), causal=False)
+def test_non_causal_stack_attends_to_later_tokens():
+    model = build_stack(stack(), causal=False)
     x = vectors()
     changed = x.clone()
     changed[:, -1] += 1
-    assert not torch.equal(made(x, CONTEXT, made.states())[:, 0], made(changed, CONTEXT, made.states())[:, 0])
+    assert not torch.equal(model(x, CONTEXT, model.states())[:, 0], model(changed, CONTEXT, model.states())[:, 0])
 
 
-def test_every_layer_makes_its_own_keys_and_values_of_the_memory():
-    made = make(stack(layers=2), "layer")
-    (first, _), (second, _) = made.remember(vectors())
+def test_cross_kv_per_layer_differs_between_layers():
+    model = build_stack(stack(layers=2), "per_layer")
+    (first, _), (second, _) = model.project_memory(vectors())
     assert first.shape == second.shape == (2, 4, 5, WIDTH // 4)
     assert not torch.equal(first, second)
 
 
-def test_a_shared_memory_is_projected_once_and_handed_to_every_layer():
-    made = make(stack(layers=3), "shared")
-    first, second, third = made.remember(vectors())
+def test_shared_cross_kv_is_projected_once():
+    model = build_stack(stack(layers=3), "shared")
+    first, second, third = model.project_memory(vectors())
     assert first is second is third
 
 
-def test_layers_that_share_a_memory_have_no_projection_of_their_own():
-    parameters = [name for name, _ in make(stack(), "shared").named_parameters()]
-    assert not [name for name in parameters if "cross.function.source" in name]
-    assert [name for name in parameters if name.startswith("memory.")]
+def test_layers_with_shared_cross_kv_have_no_kv_projections():
+    parameters = [name for name, _ in build_stack(stack(), "shared").named_parameters()]
+    assert not [name for name in parameters if "cross_attn.k_proj" in name or "cross_attn.v_proj" in name]
+    assert [name for name in parameters if name.startswith("cross_kv.")]
 
 
-def test_states_without_a_capacity_keep_no_past():
-    assert all(state.own is None and state.memory is None for state in make(stack()).states())
+def test_states_without_a_capacity_have_no_cache():
+    assert all(state.self_kv is None and state.cross_kv is None for state in build_stack(stack()).states())
 
 
-def test_states_with_a_capacity_each_have_their_own_room():
-    first, second = make(stack()).states(capacity=7)
-    assert first.own is not second.own
-    assert first.own.capacity == second.own.capacity == 7
+def test_states_with_a_capacity_have_separate_caches():
+    first, second = build_stack(stack()).states(capacity=7)
+    assert first.self_kv is not second.self_kv
+    assert first.self_kv.capacity == second.self_kv.capacity == 7
 
 
-# First layers that differ
+# Dense prefix
 
 
-def test_the_first_layers_have_their_own_feed_forward_and_the_others_theirs():
-    made = make(with_first(with_experts(stack(layers=4), experts=3), layers=2, hidden=9))
-    kinds = [type(block["feed_forward"].function).__name__ for block in made.blocks]
-    assert kinds == ["FeedForward", "FeedForward", "Experts", "Experts"]
-    assert [block["feed_forward"].function.widen.weight.shape[-2] for block in made.blocks] == [9, 9, 24, 24]
+def test_dense_prefix_has_its_own_feed_forward():
+    model = build_stack(with_dense_prefix(with_experts(stack(layers=4), experts=3), layers=2, hidden=9))
+    kinds = [type(block.feed_forward).__name__ for block in model.layers]
+    assert kinds == ["FeedForward", "FeedForward", "MixtureOfExperts", "MixtureOfExperts"]
+    hidden = [getattr(block.feed_forward, "experts", block.feed_forward).up_proj.weight for block in model.layers]
+    assert [weight.shape[-2] for weight in hidden] == [9, 9, 24, 24]
 
 
-def test_first_layers_like_the_others_are_the_same_stack():
+def test_dense_prefix_like_the_other_layers_is_the_same_stack():
     plain = stack(layers=3)
-    one, other = make(plain), make(with_first(plain, layers=2))
+    one, other = build_stack(plain), build_stack(with_dense_prefix(plain, layers=2))
     assert one.state_dict().keys() == other.state_dict().keys()
     x = vectors()
     assert torch.equal(one(x, CONTEXT, one.states()), other(x, CONTEXT, other.states()))
 
 
-def test_settings_without_first_layers_are_read_as_they_ever_were():
-    assert StackConfig.read({"layers": 3}).first is None
+def test_default_has_no_dense_prefix():
+    assert StackConfig.read({"layers": 3}).dense_prefix is None
     assert [each.hidden for each in StackConfig.read({"layers": 3}).feed_forwards] == [2048] * 3
 
 
-def test_first_layers_are_read_from_plain_data_and_go_back_into_it():
-    given = {"layers": 3, "first": {"layers": 1, "feed_forward": {"kind": "experts", "hidden": 5}}}
-    config = StackConfig.read(given)
-    assert [each.kind for each in config.feed_forwards] == ["experts", "dense", "dense"]
+def test_dense_prefix_round_trips_through_plain_data():
+    settings = {"layers": 3, "dense_prefix": {"layers": 1, "feed_forward": {"kind": "moe", "hidden": 5}}}
+    config = StackConfig.read(settings)
+    assert [each.kind for each in config.feed_forwards] == ["moe", "dense", "dense"]
     assert StackConfig.read(config.plain()) == config
 
 
 @pytest.mark.parametrize(
-    ("first", "key", "problem"),
+    ("dense_prefix", "key", "problem"),
     [
-        ({"layers": 3, "feed_forward": {}}, "first.layers", "found 3; expected fewer than layers (3)."),
-        ({"layers": 0, "feed_forward": {}}, "first.layers", "found 0; expected greater than or equal to 1."),
-        ({"layers": 1}, "first.feed_forward", "this key is required"),
-        ({"feed_forward": {"kind": "sparse"}}, "first.feed_forward.kind", "found 'sparse'"),
-        ({"feed_forward": {}, "layer": 1}, "first.layer", "unknown key; did you mean 'layers'?"),
+        ({"layers": 3, "feed_forward": {}}, "dense_prefix.layers", "found 3; expected fewer than layers (3)."),
+        ({"layers": 0, "feed_forward": {}}, "dense_prefix.layers", "found 0; expected greater than or equal to 1."),
+        ({"layers": 1}, "dense_prefix.feed_forward", "this key is required"),
+        ({"feed_forward": {"kind": "sparse"}}, "dense_prefix.feed_forward.kind", "found 'sparse'"),
+        ({"feed_forward": {}, "layer": 1}, "dense_prefix.layer", "unknown key; did you mean 'layers'?"),
     ],
 )
-def test_first_layers_that_cannot_be_are_refused_by_key(first, key, problem):
+def test_invalid_dense_prefix_is_refused_by_key(dense_prefix, key, problem):
     with pytest.raises(ConfigError) as caught:
-        StackConfig(layers=3, first=first)
+        StackConfig(layers=3, dense_prefix=dense_prefix)
     assert caught.value.key == key
     assert problem in caught.value.problem
 
 
-# How weights start
+# Initialization
 
 
-def spread(weight: Tensor) -> float:
-    """Largest number over Glorot's limit √(6 / (in + out)) (Glorot & Bengio 2010, eq. 16)."""
+def max_over_glorot(weight: Tensor) -> float:
+    """The largest weight divided by Glorot's limit √(6 / (in + out)) (Glorot & Bengio 2010, eq. 16)."""
     return weight.abs().max().item() / (6 / sum(weight.shape)) ** 0.5
 
 
 @pytest.mark.parametrize("order", ["pre", "post", "none"])
-@pytest.mark.parametrize(
-    "name", ["attention.function.query", "attention.function.source.value", "feed_forward.function.widen"]
-)
-def test_what_opens_a_sublayer_starts_within_glorot_s_limit(order, name):
-    weight = make(stack(layers=8, order=order)).blocks[0].get_submodule(name).weight
-    assert spread(weight) == pytest.approx(1, abs=0.05)  # the largest of 256 draws or more
+@pytest.mark.parametrize("name", ["self_attn.q_proj", "self_attn.v_proj", "feed_forward.up_proj"])
+def test_input_projections_have_glorot_initialization(order, name):
+    weight = build_stack(stack(layers=8, **norm_order(order))).layers[0].get_submodule(name).weight
+    assert max_over_glorot(weight) == pytest.approx(1, abs=0.05)  # the largest of 256 samples or more
 
 
 @pytest.mark.parametrize(("order", "gain"), [("pre", (2 * 8) ** -0.5), ("post", 1.0), ("none", 1.0)])
-@pytest.mark.parametrize("name", ["attention.function.output", "cross.function.output", "feed_forward.function.narrow"])
-def test_what_joins_a_residual_sum_of_pre_norm_starts_smaller_the_deeper_the_stack(order, gain, name):
-    weight = make(stack(layers=8, order=order), "layer").blocks[0].get_submodule(name).weight
-    assert spread(weight) == pytest.approx(gain, rel=0.05)
+@pytest.mark.parametrize("name", ["self_attn.o_proj", "cross_attn.o_proj", "feed_forward.down_proj"])
+def test_output_projections_of_pre_norm_are_scaled_down_by_depth(order, gain, name):
+    weight = build_stack(stack(layers=8, **norm_order(order)), "per_layer").layers[0].get_submodule(name).weight
+    assert max_over_glorot(weight) == pytest.approx(gain, rel=0.05)
 
 
-def test_biases_start_at_zero():
-    biases = [each for name, each in make(stack(), "layer").named_parameters() if name.endswith("bias")]
+def test_biases_are_initialized_to_zero():
+    biases = [each for name, each in build_stack(stack(), "per_layer").named_parameters() if name.endswith("bias")]
     assert biases
     assert all(bias.eq(0).all() for bias in biases)
 
@@ -182,27 +181,27 @@ def test_biases_start_at_zero():
 # Dropout
 
 
-def test_dropout_of_a_stack_is_that_of_each_of_its_sublayers():
-    made = make(stack(dropout=0.0).model_copy(update={"dropout": 0.4}), "layer")
-    assert [sublayer.dropout.p for block in made.blocks for sublayer in block.values()] == [0.4] * 6
+def test_every_sublayer_has_the_dropout_of_the_stack():
+    model = build_stack(stack(dropout=0.0).model_copy(update={"dropout": 0.4}), "per_layer")
+    assert [sublayer.dropout.p for block in model.layers for sublayer in block.sublayers] == [0.4] * 6
 
 
-def test_dropout_of_attention_falls_on_whole_weights():
-    """With one key a head's only weight is 1: dropped, the head says nothing, kept, it says its value twice."""
-    config = HeadsConfig(heads=4, dropout=0.5, output=False, bias=False)
+def test_attention_dropout_drops_attention_weights():
+    """With one key, the only weight of a head is 1: the head returns zero if it is dropped, else twice its value."""
+    config = MultiHeadConfig(heads=4, dropout=0.5, output_projection=False, bias=False)
     attention = config.self_attention(WIDTH, Full(), None).double().train()
     x = vectors(rows=6, tokens=1)
     torch.manual_seed(0)
     y = attention(x, Context(torch.zeros(6, 1, dtype=torch.long)), LayerState()).view(6, 4, WIDTH // 4)
-    value = attention.source.value(x).view(6, 4, WIDTH // 4)
-    gone, kept = y.eq(0).all(dim=-1), torch.isclose(y, 2 * value, **EXACT).all(dim=-1)
-    assert (gone | kept).all()
-    assert gone.any()
+    value = attention.v_proj(x).view(6, 4, WIDTH // 4)
+    dropped, kept = y.eq(0).all(dim=-1), torch.isclose(y, 2 * value, **EXACT).all(dim=-1)
+    assert (dropped | kept).all()
+    assert dropped.any()
     assert kept.any()
 
 
-def test_dropout_of_attention_is_none_in_evaluation():
-    config = HeadsConfig(heads=4, output=False)
+def test_evaluation_has_no_attention_dropout():
+    config = MultiHeadConfig(heads=4, output_projection=False)
     torch.manual_seed(0)
     attention = config.self_attention(WIDTH, Full(), None).double().eval()
     plain = attention(vectors(), CONTEXT, LayerState())
@@ -210,19 +209,19 @@ def test_dropout_of_attention_is_none_in_evaluation():
     assert torch.equal(attention(vectors(), CONTEXT, LayerState()), plain)
 
 
-# Settings that cannot be built
+# Invalid configs
 
 
 @pytest.mark.parametrize(
     ("attention", "position", "key", "problem"),
     [
-        (HeadsConfig(heads=5), NONE, "encoder.attention.heads", "5 heads do not divide the width 16"),
-        (HeadsConfig(heads=4, key_heads=3), NONE, "encoder.attention.key_heads", "choose a divisor of heads"),
-        (HeadsConfig(heads=16), RotaryConfig(), "position.kind", "a head's width must be even; found 1"),
+        (MultiHeadConfig(heads=5), NONE, "encoder.attention.heads", "5 heads do not divide the width 16"),
+        (MultiHeadConfig(heads=4, kv_heads=3), NONE, "encoder.attention.kv_heads", "choose a divisor of heads"),
+        (MultiHeadConfig(heads=16), RotaryConfig(), "position.kind", "head_dim must be even; found 1"),
     ],
-    ids=["heads", "key heads", "rotary"],
+    ids=["heads", "kv heads", "rotary"],
 )
-def test_what_cannot_be_built_at_this_width_is_refused_with_its_key(attention, position, key, problem):
+def test_config_that_does_not_fit_the_width_is_refused_by_key(attention, position, key, problem):
     config = StackConfig(attention=attention, feed_forward=FeedForwardConfig())
     with pytest.raises(ConfigError) as caught:
         check_stack("encoder", config, WIDTH, position)
@@ -230,5 +229,128 @@ def test_what_cannot_be_built_at_this_width_is_refused_with_its_key(attention, p
     assert problem in caught.value.problem
 
 
-def test_heads_need_not_divide_the_width_where_their_own_width_is_given():
-    check_stack("encoder", stack(heads=5, head_width=4), WIDTH, NONE)
+def test_heads_need_not_divide_the_width_if_head_dim_is_set():
+    check_stack("encoder", stack(heads=5, head_dim=4), WIDTH, NONE)
+
+
+# Blocks
+
+BLOCK_CONTEXT = Context(torch.zeros(2, 3, dtype=torch.long))
+BLOCK_STATE = LayerState()
+X = torch.linspace(-2, 3, 2 * 3 * 8, dtype=torch.float64).view(2, 3, 8)
+
+
+class Triple(nn.Module):
+    """3x + 1, which is never zero for X."""
+
+    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
+        assert context is BLOCK_CONTEXT
+        assert state is BLOCK_STATE
+        return 3 * x + 1
+
+
+class Halve(nn.Module):
+    """Replaces a norm, so that the output shows where it is applied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 2
+
+
+class HalveConfig(NormConfig):
+    def build(self, width: int) -> nn.Module:
+        return Halve()
+
+
+def build_block(kind: type[Block], dropout: float = 0.0, names: tuple[str, ...] = ("only",)) -> Block:
+    return kind({name: Triple() for name in names}, HalveConfig(), 8, dropout)
+
+
+def test_pre_norm_block_normalizes_the_sublayer_input():
+    assert torch.equal(build_block(PreNormBlock)(X, BLOCK_CONTEXT, BLOCK_STATE), X + (3 * (X / 2) + 1))
+
+
+def test_post_norm_block_normalizes_the_sum():
+    assert torch.equal(build_block(PostNormBlock)(X, BLOCK_CONTEXT, BLOCK_STATE), (X + (3 * X + 1)) / 2)
+
+
+def test_block_without_residual_does_not_add_the_input():
+    assert torch.equal(build_block(NoResidualBlock)(X, BLOCK_CONTEXT, BLOCK_STATE), 3 * (X / 2) + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "added"),
+    [
+        (PreNormBlock, lambda y: y - X),
+        (PostNormBlock, lambda y: 2 * y - X),
+        (NoResidualBlock, lambda y: y),
+    ],
+    ids=["pre", "post", "none"],
+)
+def test_dropout_applies_to_the_sublayer_output_only(kind, added):
+    """§5.4 of the paper: dropout on the output of each sublayer, before it is added to its input and normalized."""
+    torch.manual_seed(0)
+    block = build_block(kind, 0.75).train()
+    function = 3 * X + 1 if kind is PostNormBlock else 3 * (X / 2) + 1
+    kept = added(block(X, BLOCK_CONTEXT, BLOCK_STATE)) / function  # 0 where dropped, 1 / (1 − 0.75) elsewhere
+    near_zero, near_four = kept.abs() < 1e-9, (kept - 4).abs() < 1e-9
+    assert (near_zero | near_four).all()
+    assert near_zero.any()
+    assert near_four.any()
+
+
+@pytest.mark.parametrize("kind", [PreNormBlock, PostNormBlock, NoResidualBlock])
+def test_evaluation_has_no_block_dropout(kind):
+    with_dropout, plain = build_block(kind, 0.75).eval(), build_block(kind)
+    assert torch.equal(with_dropout(X, BLOCK_CONTEXT, BLOCK_STATE), plain(X, BLOCK_CONTEXT, BLOCK_STATE))
+
+
+def test_block_applies_its_sublayers_in_order():
+    first = X + (3 * (X / 2) + 1)
+    block = build_block(PreNormBlock, names=("first", "second"))
+    assert torch.equal(block(X, BLOCK_CONTEXT, BLOCK_STATE), first + (3 * (first / 2) + 1))
+
+
+def test_modules_of_sublayers_have_flat_names():
+    block = build_block(PreNormBlock, names=("self_attn", "feed_forward"))
+    assert [name for name, _ in block.named_children()] == [
+        "self_attn",
+        "self_attn_norm",
+        "self_attn_dropout",
+        "feed_forward",
+        "feed_forward_norm",
+        "feed_forward_dropout",
+    ]
+
+
+# Norms
+
+
+def test_layer_norm_centers_and_scales():
+    norm = NormConfig(eps=0.1).build(8).double()
+    centered = X - X.mean(dim=-1, keepdim=True)
+    expected = centered / (centered.square().mean(dim=-1, keepdim=True) + 0.1).sqrt()
+    torch.testing.assert_close(norm(X), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rms_norm_scales_without_centering():
+    norm = NormConfig(kind="rms", eps=0.1).build(8).double()
+    expected = X / (X.square().mean(dim=-1, keepdim=True) + 0.1).sqrt()
+    torch.testing.assert_close(norm(X), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        (NormConfig(), {"weight", "bias"}),
+        (NormConfig(bias=False), {"weight"}),
+        (NormConfig(kind="rms"), {"weight"}),
+    ],
+    ids=["layer", "layer without bias", "rms"],
+)
+def test_parameters_of_a_norm(config, names):
+    assert {name for name, _ in config.build(8).named_parameters()} == names
+
+
+def test_eps_of_zero_is_refused():
+    with pytest.raises(UserError, match=r"^eps: found 0; expected greater than 0\.$"):
+        NormConfig(eps=0)

@@ -1,7 +1,6 @@
 """One server and one browser for all tests of the page.
 
-Every test has a page of its own. It fails if the page complains (an error in the console, an exception) or if a request
-leaves the server's address: nothing is ever fetched from elsewhere.
+Every test has its own page. It fails on an uncaught exception, an error in the console, or a request to any other site.
 """
 
 import threading
@@ -20,88 +19,87 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 from scripts.chromium import FLAGS, find_chromium
 
-from regard.look.opening import open_subject
-from regard.look.subject import Subject
-from regard.serve.app import Desk, create_app
-from regard.task import Translator
+from regard.look.models.auto import load_traced_model
+from regard.look.models.traced_model import TracedModel
+from regard.serve.app import AppState, create_app
+from regard.task.translation.pipeline import Translator
+from tests.page import reference
+from tests.page.forced_pass import ForcedPass, forced_pass
+from tests.page.reference import SENTENCE
 
-from . import plain
-from .plain import SENTENCE
-from .tensors import Pass, forced
 
+class ServerUrl(str):
+    """The URL of a server, with its state."""
 
-class Address(str):
-    """Where a server is, with what it serves."""
-
-    desk: Desk
+    state: AppState
 
 
 @pytest.fixture(scope="session")
-def subject() -> Subject:
-    """The translator that ships, as something to look into: what the page is compared with."""
-    return open_subject("en-tr")
+def traced_model() -> TracedModel:
+    """The traced pretrained translator, which the server has too."""
+    return load_traced_model("en-tr")
 
 
 @pytest.fixture(scope="session")
 def translator() -> Translator:
-    """The same translator, as PyTorch has it."""
-    return plain.translator()
+    """The same translator, loaded separately and never traced."""
+    return reference.translator()
 
 
 @pytest.fixture(scope="session")
-def seen(translator: Translator) -> Pass:
-    """Its pass over the sentence and what it answers."""
-    return forced(translator, SENTENCE)
+def expected_pass(translator: Translator) -> ForcedPass:
+    """Its teacher-forced pass over the sentence and its translation."""
+    return forced_pass(translator, SENTENCE)
 
 
 @pytest.fixture(scope="session")
 def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server looks for runs."""
+    """The server's folder of runs."""
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="session")
-def address(subject: Subject, runs_folder: Path) -> Iterator[Address]:
-    """Where the server is."""
-    with serving(Desk([subject], runs_folder)) as found:
-        yield found
+def server_url(traced_model: TracedModel, runs_folder: Path) -> Iterator[ServerUrl]:
+    """The URL of the server."""
+    with serving(AppState([traced_model], runs_folder)) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = find_chromium()
-    if found is None:
-        pytest.skip("There is no Chromium here; `make chromium` installs one where it may.")
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip("Chromium was not found; install it with `make chromium`.")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
         yield browser
         browser.close()
 
 
 @pytest.fixture
-def page(browser: Browser, address: Address) -> Iterator[Page]:
-    """An empty page. What it says in the console and asks of others than the server fails the test."""
-    with fresh_page(browser, address) as page:
+def page(browser: Browser, server_url: ServerUrl) -> Iterator[Page]:
+    """An empty page. Console errors, and requests to anything but the server, fail the test."""
+    with fresh_page(browser, server_url) as page:
         yield page
 
 
-class fresh_page:  # noqa: N801  a context manager, named as what it gives
-    """A page of its own, `width` pixels wide, in light or dark, that is checked when it is closed."""
+class fresh_page:  # noqa: N801  used as a context manager
+    """A new page in light or dark mode, `width` pixels wide. Its errors and requests are checked when it is closed."""
 
     def __init__(self, browser: Browser, allowed: str, *, width: int = 1280, dark: bool = False) -> None:
         self.context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", accept_downloads=True
         )
         self.allowed = allowed
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         self.requests: list[str] = []
 
     def __enter__(self) -> Page:
         page = self.context.new_page()
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: self.requests.append(request.url))
-        page.expected = []  # type: ignore[attr-defined]  # complaints that a test provokes: parts of their words
+        page.expected = []  # type: ignore[attr-defined]  # parts of errors that a test provokes
         page.home = self.allowed  # type: ignore[attr-defined]
         self.page = page
         return page
@@ -111,32 +109,32 @@ class fresh_page:  # noqa: N801  a context manager, named as what it gives
         if kind is not None:
             return
         expected = self.page.expected  # type: ignore[attr-defined]
-        assert [said for said in self.complaints if not any(part in said for part in expected)] == []
-        own = (self.allowed, "data:", "blob:", "about:")
-        assert [url for url in self.requests if not url.startswith(own)] == []
+        assert [error for error in self.errors if not any(part in error for part in expected)] == []
+        allowed = (self.allowed, "data:", "blob:", "about:")
+        assert [url for url in self.requests if not url.startswith(allowed)] == []
 
 
 class serving:  # noqa: N801
-    """A server of a desk, in a thread of its own, at an address that is free."""
+    """A server in a background thread; by default on a free port."""
 
-    def __init__(self, desk: Desk, port: int = 0) -> None:
-        self.desk = desk
-        settings = uvicorn.Config(
-            create_app(desk), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1
+    def __init__(self, state: AppState, port: int = 0) -> None:
+        self.state = state
+        config = uvicorn.Config(
+            create_app(state), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1
         )
-        self.server = uvicorn.Server(settings)
+        self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
 
-    def __enter__(self) -> Address:
+    def __enter__(self) -> ServerUrl:
         self.thread.start()
-        end = time.monotonic() + 20
+        deadline = time.monotonic() + 20
         while not self.server.started:
-            assert time.monotonic() < end, "The server did not start."
+            assert time.monotonic() < deadline, "The server did not start."
             time.sleep(0.01)
         port = self.server.servers[0].sockets[0].getsockname()[1]
-        found = Address(f"http://127.0.0.1:{port}/")
-        found.desk = self.desk
-        return found
+        url = ServerUrl(f"http://127.0.0.1:{port}/")
+        url.state = self.state
+        return url
 
     def __exit__(self, *_: object) -> None:
         self.server.should_exit = True
@@ -144,21 +142,21 @@ class serving:  # noqa: N801
 
 
 def open_view(page: Page, name: str, **state: Any) -> Any:
-    """Go to a view with some state, and wait until it has drawn. Gives what it reads."""
-    words = {"view": name, "model": "en-tr", "text": SENTENCE, **state}
-    page.goto("about:blank")  # an address that differs behind the # alone would not load anew
-    page.goto(f"{page.home}#{urlencode(words)}")  # type: ignore[attr-defined]
+    """Open a view with some state in its URL, wait until it is drawn, and return its values."""
+    fragment = {"view": name, "model": "en-tr", "text": SENTENCE, **state}
+    page.goto("about:blank")  # a URL that differs in its fragment only would not be reloaded
+    page.goto(f"{page.home}#{urlencode(fragment)}")  # type: ignore[attr-defined]
     return read(page, name)
 
 
 def read(page: Page, name: str, *, seconds: float = 20) -> Any:
-    """What a view has drawn, as plain values, as soon as the answer is there and no view is waiting for it."""
-    end = time.monotonic() + seconds
+    """The values that a view has drawn, as soon as the page has all responses."""
+    deadline = time.monotonic() + seconds
     while True:
-        found = page.evaluate(
+        values = page.evaluate(
             "name => document.documentElement.dataset.ready === 'yes' ? window.regard?.read(name) ?? null : null", name
         )
-        if found:
-            return found
-        assert time.monotonic() < end, f"The view {name} showed nothing."
+        if values:
+            return values
+        assert time.monotonic() < deadline, f"The view {name} was not drawn within {seconds} seconds."
         page.wait_for_timeout(30)

@@ -1,4 +1,4 @@
-"""Decoding: every number the page shows of a step, a node and the tree is the model's."""
+"""The decoding view: the numbers of steps, nodes and the search tree equal those computed in plain PyTorch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,141 +8,148 @@ import torch
 from playwright.sync_api import Browser, Page, Route
 from torch import Tensor
 
-from regard.decode import Recording, Request, search_batch
-from tests.page import plain
-from tests.page.conftest import SENTENCE, Address, fresh_page, open_view, read
-from tests.page.steer import change, trace_of
+from regard.decode import RecordingObserver, Request, search_batch
+from tests.page import reference
+from tests.page.conftest import SENTENCE, ServerUrl, fresh_page, open_view, read
+from tests.page.navigation import change_state, trace_of
 
-ABOUT = 1e-5
+pytestmark = pytest.mark.start_early(9)
+
+TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def view(browser: Browser, address: Address) -> Iterator[Page]:
-    """The view at its second step, with everything that was pruned unfolded."""
-    with fresh_page(browser, address) as page:
+def view(browser: Browser, server_url: ServerUrl) -> Iterator[Page]:
+    """The view at its second step, with pruned nodes expanded."""
+    with fresh_page(browser, server_url) as page:
         open_view(page, "decoding", step=2)
-        page.get_by_label("fold what was pruned").uncheck()
+        page.get_by_label("collapse pruned nodes").uncheck()
         yield page
 
 
 @pytest.fixture
 def drawn(view: Page) -> dict[str, Any]:
-    change(view, step=2, node=-1)
-    found: dict[str, Any] = read(view, "decoding")
-    return found
+    change_state(view, step=2, node=-1)
+    values: dict[str, Any] = read(view, "decoding")
+    return values
 
 
 def ids(tokens: list[dict[str, Any]]) -> list[int]:
     return [token["id"] for token in tokens]
 
 
-def bars(page: Page, side: str) -> Tensor:
-    """The weights behind the bars that are drawn.  # (heads, keys)"""
-    found = page.eval_on_selector_all(
-        f"[data-bars={side}] [data-weight]", "all => all.map(one => [one.dataset.head, one.dataset.weight])"
+def bars(page: Page, attention_type: str) -> Tensor:
+    """The weights of the drawn bars.  # (heads, keys)"""
+    drawn_bars = page.eval_on_selector_all(
+        f"[data-bars={attention_type}] [data-weight]", "all => all.map(one => [one.dataset.head, one.dataset.weight])"
     )
-    heads = 1 + max(int(head) for head, _ in found)
-    return torch.tensor([[float(weight) for head, weight in found if int(head) == at] for at in range(heads)])
+    heads = 1 + max(int(head) for head, _ in drawn_bars)
+    return torch.tensor(
+        [[float(weight) for head, weight in drawn_bars if int(head) == index] for index in range(heads)]
+    )
 
 
-@pytest.mark.parametrize("fate", ["pruned", "kept", "won"])
-def test_a_nodes_attention_is_the_models(view: Page, drawn: dict[str, Any], fate: str) -> None:
-    node = next(one for one in drawn["tree"] if one["fate"] == fate and one["step"] == 3)
-    change(view, layer=1)
-    place = view.locator(f".beam-tree [data-node='{node['id']}']")
-    place.focus()
-    place.press("Enter")
-    found = read(view, "decoding")["node"]
-    assert found["node"] == node["id"]
-    target = ids(found["prefix"])
-    for side in ("decoder", "cross"):
-        expected = [plain.Opened(side, layer, target).weights[:, -1] for layer in range(len(found[side]))]
-        assert torch.allclose(torch.tensor(found[side]), torch.stack(expected), atol=ABOUT)
-        assert torch.allclose(bars(view, side), expected[1], atol=ABOUT)
+@pytest.mark.parametrize("state", ["pruned", "active", "output"])
+def test_node_attention_is_the_models(view: Page, drawn: dict[str, Any], state: str) -> None:
+    node = next(node for node in drawn["tree"] if node["state"] == state and node["step"] == 3)
+    change_state(view, layer=1)
+    element = view.locator(f".search-tree [data-node='{node['id']}']")
+    element.focus()
+    element.press("Enter")
+    values = read(view, "decoding")["node"]
+    assert values["node"] == node["id"]
+    target = ids(values["prefix"])
+    for attention_type in ("decoder", "cross"):
+        expected = [
+            reference.ReferenceAttention(attention_type, layer, target).weights[:, -1]
+            for layer in range(len(values[attention_type]))
+        ]
+        assert torch.allclose(torch.tensor(values[attention_type]), torch.stack(expected), atol=TOLERANCE)
+        assert torch.allclose(bars(view, attention_type), expected[1], atol=TOLERANCE)
 
 
-def test_vector_logits_and_probabilities_of_a_step_are_the_models(drawn: dict[str, Any]) -> None:
-    before = drawn["before"]
-    with plain.outputs(plain.model().decoder) as vectors:
-        scores = plain.logits(ids(before["prefix"]))[-1]
-    best = scores.topk(len(before["next"]))
-    assert torch.allclose(torch.tensor(before["vector"]), vectors[-1][0, -1], atol=ABOUT)
-    assert [one["token"]["id"] for one in before["next"]] == best.indices.tolist()
-    assert torch.allclose(torch.tensor([one["logit"] for one in before["next"]]), best.values, atol=1e-4)
-    chances = torch.tensor([one["probability"] for one in before["next"]])
-    assert torch.allclose(chances, scores.softmax(dim=-1)[best.indices], atol=ABOUT)
+def test_hidden_state_logits_and_probabilities_are_the_models(drawn: dict[str, Any]) -> None:
+    parent = drawn["parent"]
+    with reference.outputs(reference.model().decoder) as vectors:
+        logits = reference.logits(ids(parent["prefix"]))[-1]
+    best = logits.topk(len(parent["next_tokens"]))
+    assert torch.allclose(torch.tensor(parent["hidden_state"]), vectors[-1][0, -1], atol=TOLERANCE)
+    assert [token["token"]["id"] for token in parent["next_tokens"]] == best.indices.tolist()
+    assert torch.allclose(torch.tensor([token["logit"] for token in parent["next_tokens"]]), best.values, atol=1e-4)
+    probabilities = torch.tensor([token["probability"] for token in parent["next_tokens"]])
+    assert torch.allclose(probabilities, logits.softmax(dim=-1)[best.indices], atol=TOLERANCE)
 
 
-def test_each_line_of_the_tree_is_as_wide_as_its_token_was_likely(view: Page, drawn: dict[str, Any]) -> None:
-    tree, trace = {one["id"]: one for one in drawn["tree"]}, trace_of(view)
+def test_line_width_is_the_token_probability(view: Page, drawn: dict[str, Any]) -> None:
+    tree, trace = {node["id"]: node for node in drawn["tree"]}, trace_of(view)
     assert set(tree) == {node["id"] for node in trace["nodes"]}
     tokens = {node["id"]: node["token"]["id"] for node in trace["nodes"]}
-    for node in [one for one in drawn["tree"] if one["step"] == 2]:
+    for node in [node for node in drawn["tree"] if node["step"] == 2]:
         target = [trace["target"][0]["id"], tokens[node["parent"]], tokens[node["id"]]]
-        assert node["width"] == pytest.approx(1 + 7 * plain.probabilities(target)[-1], abs=1e-4)
+        assert node["width"] == pytest.approx(1 + 7 * reference.probabilities(target)[-1], abs=1e-4)
 
 
-def test_rows_of_the_cache_are_those_of_the_search(drawn: dict[str, Any]) -> None:
-    translator, seen = plain.translator(), Recording()
-    asked = translator.source_text.encode(SENTENCE)
-    end = plain.model().config.tokens.end
-    assert end is not None
-    wanted = Request(tuple(asked), translator.decode.limit(len(asked) + 1), translator.decode)
-    search_batch(plain.model(), [wanted], end, seen)
-    assert {cell["step"] for cell in drawn["cache"]} == {step.number for step in seen.steps}
+def test_kv_cache_rows_are_those_of_the_search(drawn: dict[str, Any]) -> None:
+    translator, observer = reference.translator(), RecordingObserver()
+    source = translator.source_tokenizer.encode(SENTENCE)
+    eos = reference.model().config.special_tokens.eos
+    assert eos is not None
+    request = Request(tuple(source), translator.decode.max_length(len(source) + 1), translator.decode)
+    search_batch(reference.model(), [request], eos, observer)
+    assert {cell["step"] for cell in drawn["cache"]} == {step.number for step in observer.steps}
     for cell in drawn["cache"]:
-        rows = seen.steps[cell["step"] - 1].rows
+        rows = observer.steps[cell["step"] - 1].beam_indices
         assert rows is not None
         assert cell["from"] == int(rows[cell["row"]])
         assert cell["copied"] == (cell["from"] != cell["row"])
 
 
 def test_arrow_keys_go_through_the_steps(view: Page) -> None:
-    change(view, step=1, node=-1)
-    slider = view.get_by_role("slider", name="Decoding time step")
+    change_state(view, step=1, node=-1)
+    slider = view.get_by_role("slider", name="Decoding step")
     slider.press("ArrowRight")
-    assert len(read(view, "decoding")["before"]["prefix"]) == 2
+    assert len(read(view, "decoding")["parent"]["prefix"]) == 2
     view.get_by_role("radio", name="2", exact=True).first.press("ArrowRight")
-    assert len(read(view, "decoding")["before"]["prefix"]) == 3
+    assert len(read(view, "decoding")["parent"]["prefix"]) == 3
 
 
-def test_behind_the_end_of_the_answer_the_search_goes_on(view: Page) -> None:
-    view.get_by_role("slider", name="Decoding time step").press("End")
-    found = read(view, "decoding")
-    assert len(found["before"]["prefix"]) == found["steps"]
-    assert view.get_by_text("The answer was complete after step").is_visible()
+def test_search_continues_after_the_output(view: Page) -> None:
+    view.get_by_role("slider", name="Decoding step").press("End")
+    values = read(view, "decoding")
+    assert len(values["parent"]["prefix"]) == values["steps"]
+    assert view.get_by_text("The output was complete after step").is_visible()
 
 
-def test_what_was_pruned_can_be_folded_and_unfolded_behind_one_node(view: Page, drawn: dict[str, Any]) -> None:
-    pruned = sum(one["fate"] == "pruned" for one in drawn["tree"])
-    box = view.get_by_label("fold what was pruned")
+def test_pruned_nodes_are_collapsed_and_expanded(view: Page, drawn: dict[str, Any]) -> None:
+    pruned = sum(node["state"] == "pruned" for node in drawn["tree"])
+    box = view.get_by_label("collapse pruned nodes")
     box.check()
-    assert not any(one["fate"] == "pruned" for one in read(view, "decoding")["tree"])
-    stub = view.locator(".beam-tree .node.stub").first
+    assert not any(node["state"] == "pruned" for node in read(view, "decoding")["tree"])
+    stub = view.locator(".search-tree .node.collapsed").first
     stub.focus()
     stub.press("Enter")
-    assert 0 < sum(one["fate"] == "pruned" for one in read(view, "decoding")["tree"]) < pruned
+    assert 0 < sum(node["state"] == "pruned" for node in read(view, "decoding")["tree"]) < pruned
     box.uncheck()
 
 
-def test_a_refused_node_is_a_sentence_and_the_tree_goes_on(view: Page) -> None:
+def test_refused_node_can_be_retried(view: Page) -> None:
     view.expected.append("Failed to load resource")  # type: ignore[attr-defined]
-    change(view, step=1, node=-1)
-    refusal = '{"detail": "This trace was let go."}'
+    change_state(view, step=1, node=-1)
+    refusal = '{"detail": "This trace was evicted."}'
     view.route("**/nodes/*", lambda route: route.fulfill(status=410, body=refusal, content_type="application/json"))
-    change(view, step=5)
-    view.locator(".problem", has_text="This trace was let go.").first.wait_for()
-    assert view.locator(".beam-tree .node").count() > 10
+    change_state(view, step=5)
+    view.locator(".problem", has_text="This trace was evicted.").first.wait_for()
+    assert view.locator(".search-tree .node").count() > 10
     view.unroute("**/nodes/*")
     view.get_by_role("button", name="Try again").first.click()
-    assert len(read(view, "decoding")["before"]["prefix"]) == 5
+    assert len(read(view, "decoding")["parent"]["prefix"]) == 5
 
 
-def test_an_old_trace_without_steps_is_a_sentence(page: Page) -> None:
+def test_trace_without_search_is_explained(page: Page) -> None:
     def without_nodes(route: Route) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"nodes": []})
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"nodes": []})
 
     page.route("**/api/traces/*", without_nodes)
     page.goto(f"{page.home}#view=decoding&model=en-tr")  # type: ignore[attr-defined]
-    page.get_by_text("This trace has no steps of a search in it").wait_for()
+    page.get_by_text("This trace contains no search").wait_for()

@@ -1,4 +1,4 @@
-"""Models of every task on the same page: what they answer, and where they look."""
+"""Models of every task on the page: outputs and attention are the model's."""
 
 import io
 from collections.abc import Iterator
@@ -8,85 +8,86 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from regard.look.trace import Trace
-from regard.serve.app import Desk
-from tests.look.support import every_task, picture, request
+from regard.serve.app import AppState
+from tests.look.support import request, sample_image, task_models
+from tests.page.conftest import ServerUrl, fresh_page, read, serving
 
-from .conftest import Address, fresh_page, read, serving
+pytestmark = pytest.mark.start_early(9)
 
-TASKS = tuple(every_task())
+TASKS = tuple(task_models())
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[Address]:
-    with serving(Desk(list(every_task().values()))) as found:
-        yield found
+def server() -> Iterator[ServerUrl]:
+    with serving(AppState(list(task_models().values()))) as url:
+        yield url
 
 
-def opened(page: Page, house: Address, task: str) -> Trace:
-    """Run the task's model in the box. Gives the same run, made in Python."""
-    subject = every_task()[task]
-    asked = request(subject)
-    page.goto(f"{house}#view=box&model={subject.id}&text={asked.text}&longest=7")
-    if task == "pictures":
+def run_task(page: Page, server: ServerUrl, task: str) -> Trace:
+    """Run the task's model on the page; return the trace of the same run in Python."""
+    traced_model = task_models()[task]
+    run_request = request(traced_model)
+    page.goto(f"{server}#view=playground&model={traced_model.id}&text={run_request.text}&max_new_tokens=7")
+    if task == "image-classification":
         page.wait_for_selector("input[type=file][accept]")
         with io.BytesIO() as file:
-            picture().save(file, "PNG")
+            sample_image().save(file, "PNG")
             page.set_input_files(
-                ".picture input", {"name": "a.png", "mimeType": "image/png", "buffer": file.getvalue()}
+                ".image-input input", {"name": "a.png", "mimeType": "image/png", "buffer": file.getvalue()}
             )
-        page.wait_for_selector(".picture img:not([hidden])")
+        page.wait_for_selector(".image-input img:not([hidden])")
         page.click("button:has-text('Classify')")
-    read(page, "box")
-    page.wait_for_selector(".answer h2:has-text('The answer')")
-    return subject.trace(asked)
+    read(page, "playground")
+    page.wait_for_selector(".output-panel h2:has-text('Output')")
+    return traced_model.trace(run_request)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_page_shows_what_the_model_answers_and_where_it_looks(browser: Browser, house: Address, task: str) -> None:
-    with fresh_page(browser, house) as page:
-        trace = opened(page, house, task)
-        shown = read(page, "box")
+def test_output_and_attention_are_the_models(browser: Browser, server: ServerUrl, task: str) -> None:
+    with fresh_page(browser, server) as page:
+        trace = run_task(page, server, task)
+        shown = read(page, "playground")
         assert shown["output"] == trace.output
-        wanted = [each.probability for each in trace.header.written]
-        assert [token["probability"] for token in shown["tokens"]] == pytest.approx(wanted, abs=1e-5)
-        labels = [choice for each in trace.header.labels for choice in each.choices]
-        assert [each["label"] for each in shown["labels"]] == [choice.label for choice in labels]
-        assert [each["probability"] for each in shown["labels"]] == pytest.approx(
+        expected = [token.probability for token in trace.header.generated]
+        assert [token["probability"] for token in shown["tokens"]] == pytest.approx(expected, abs=1e-5)
+        labels = [choice for prediction in trace.header.predictions for choice in prediction.choices]
+        assert [label["label"] for label in shown["labels"]] == [choice.label for choice in labels]
+        assert [label["probability"] for label in shown["labels"]] == pytest.approx(
             [choice.probability for choice in labels], abs=1e-5
         )
-        page.click("nav.views >> text=Heads")
+        page.click("nav.views >> text=Attention heads")
         heads = read(page, "heads")
-        weights = trace.attention(heads["side"], heads["layer"], heads["head"]).float()
+        weights = trace.attention(heads["attention_type"], heads["layer"], heads["head"]).float()
         rows = weights[: len(heads["matrix"]["rows"])]
         assert rows.shape[0] >= weights.shape[0] - 1 > 0
         torch.testing.assert_close(torch.tensor(heads["matrix"]["values"]).view(rows.shape), rows, atol=1e-3, rtol=0)
 
 
-def test_a_patch_of_a_picture_is_pinned_by_a_click(browser: Browser, house: Address) -> None:
-    with fresh_page(browser, house) as page:
-        trace = opened(page, house, "pictures")
-        page.click("nav.views >> text=Heads")
+def test_click_pins_a_patch(browser: Browser, server: ServerUrl) -> None:
+    with fresh_page(browser, server) as page:
+        trace = run_task(page, server, "image-classification")
+        page.click("nav.views >> text=Attention heads")
         read(page, "heads")
         grid = trace.header.grid
         assert grid is not None
-        page.click(".copies canvas", position={"x": 220, "y": 220})  # the last patch
+        page.click(".head-images canvas", position={"x": 220, "y": 220})  # the last patch
         page.wait_for_timeout(50)
         assert f"token={len(trace.header.source) - 1}" in page.url
 
 
-def test_a_parse_is_drawn_as_a_tree(browser: Browser, house: Address) -> None:
-    with fresh_page(browser, house) as page:
-        trace = opened(page, house, "parsing")
-        words = page.locator("svg.tree text").all_text_contents()
+def test_parse_is_drawn_as_a_tree(browser: Browser, server: ServerUrl) -> None:
+    with fresh_page(browser, server) as page:
+        trace = run_task(page, server, "parsing")
+        drawn = page.locator("svg.tree text").all_text_contents()
         brackets = trace.output.replace("(", " ( ").replace(")", " ) ").split()
-        assert sorted(words) == sorted(each for each in brackets if each not in "()")
+        assert sorted(drawn) == sorted(symbol for symbol in brackets if symbol not in "()")
 
 
-def test_another_model_is_chosen_in_the_frame(browser: Browser, house: Address) -> None:
-    with fresh_page(browser, house) as page:
-        opened(page, house, "translation")
-        page.select_option("#model", label="classify")
-        page.wait_for_selector(".answer tr[data-label]")
-        assert read(page, "box")["labels"]
+def test_model_is_selected_in_the_frame(browser: Browser, server: ServerUrl) -> None:
+    with fresh_page(browser, server) as page:
+        run_task(page, server, "translation")
+        page.select_option("#model", label="classification")
+        page.wait_for_selector(".output-panel tr[data-label]")
+        assert read(page, "playground")["labels"]
         page.go_back()
-        page.wait_for_selector(".answer .token")
+        page.wait_for_selector(".output-panel .token")

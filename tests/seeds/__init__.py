@@ -1,1 +1,1 @@
-"""The worked examples of the five lecture decks, with the slides' own numbers. docs/seeds.md says what was found."""
+"""The worked examples of the five lecture decks, with the slides' numbers. docs/lectures.md describes the results."""

@@ -1,11 +1,11 @@
-"""Models small enough for a slide, in evaluation mode and without dropout, the same for the same seed."""
+"""Models small enough for a slide, in eval mode, without dropout and reproducible by their seed."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.attention import Context, HeadsConfig, LayerState, SelfAttention
+from regard.attention import Context, LayerState, MultiHeadConfig, SelfAttention
 from regard.model import (
     EmbeddingConfig,
     EncoderDecoder,
@@ -19,10 +19,10 @@ from regard.model import (
 WIDTH, WORDS = 16, 40
 
 
-def stack(layers: int = 2, width: int = WIDTH, attention: HeadsConfig | None = None, **changes: Any) -> StackConfig:
+def stack(layers: int = 2, width: int = WIDTH, attention: MultiHeadConfig | None = None, **changes: Any) -> StackConfig:
     return StackConfig(
         layers=layers,
-        attention=attention or HeadsConfig(heads=4),
+        attention=attention or MultiHeadConfig(heads=4),
         feed_forward=FeedForwardConfig(hidden=4 * width),
         dropout=0.0,
         **changes,
@@ -32,7 +32,7 @@ def stack(layers: int = 2, width: int = WIDTH, attention: HeadsConfig | None = N
 def translator(layers: int = 2, seed: int = 0, **changes: Any) -> EncoderDecoder:
     torch.manual_seed(seed)
     config = EncoderDecoderConfig(
-        vocabulary=WORDS,
+        vocab_size=WORDS,
         width=WIDTH,
         encoder=stack(layers),
         decoder=stack(layers),
@@ -45,7 +45,7 @@ def translator(layers: int = 2, seed: int = 0, **changes: Any) -> EncoderDecoder
 def writer(layers: int = 2, seed: int = 0, **changes: Any) -> LanguageModel:
     torch.manual_seed(seed)
     config = LanguageModelConfig(
-        vocabulary=WORDS, width=WIDTH, decoder=stack(layers), embedding=EmbeddingConfig(dropout=0.0), **changes
+        vocab_size=WORDS, width=WIDTH, decoder=stack(layers), embedding=EmbeddingConfig(dropout=0.0), **changes
     )
     return config.build().double().eval()
 
@@ -61,11 +61,11 @@ def random_ids(length: int, seed: int = 0) -> Tensor:
 
 
 def head(matrix: Tensor) -> Tensor:
-    """A matrix with one row a word, as the only head of the only sentence.  (words, width) → (1, 1, words, width)"""
+    """A matrix with one row per word, as a batch of one head.  (words, width) → (1, 1, words, width)"""
     return matrix[None, None]
 
 
 def run_attention(attention: SelfAttention, x: Tensor) -> Tensor:
-    """Self-attention over x alone.  # (words, width), the result too"""
+    """Self-attention over x.  (words, width) → (words, width)"""
     context = Context(torch.zeros(1, x.shape[0], dtype=torch.long))
     return attention(x[None], context, LayerState())[0]

@@ -1,4 +1,4 @@
-"""Training and parts: loss, teacher forcing, dropout, residuals, norms, embeddings, and the numbers of table 3."""
+"""Loss, teacher forcing, dropout, residual connections, norms, embeddings, and the numbers of table 3."""
 
 import statistics
 from functools import lru_cache
@@ -17,18 +17,17 @@ from regard.model import (
     NormConfig,
     count_parameters,
 )
-from regard.model.block import PostNorm, PreNorm
-from regard.model.embedding import Vocabulary
-from regard.model.paper import paper_model
-from regard.model.stack import Stack
-
-from .small import WIDTH, ids, random_ids, stack, translator, writer
+from regard.model.embedding import TokenEmbedding
+from regard.model.presets import paper_model
+from regard.model.stack import Block, PostNormBlock, PreNormBlock, Stack
+from tests.model.small_models import norm_order
+from tests.seeds.small import WIDTH, ids, random_ids, stack, translator, writer
 
 # Loss: 004 eq. 13
 
 
 def test_loss_of_a_sequence_is_the_mean_of_its_separate_steps() -> None:
-    """004 eq. 13: T tokens hold T − 1 targets; each alone, from its own beginning of the text, gives the same mean."""
+    """004 eq. 13: T tokens hold T − 1 targets; predicting each from its own prefix gives the same mean."""
     model, tokens = writer(), random_ids(7)
     at_once = cross_entropy(model(tokens[:, :-1])[0], tokens[0, 1:])
     separate = [cross_entropy(model(tokens[:, :place])[:, -1], tokens[:, place]) for place in range(1, 7)]
@@ -42,21 +41,21 @@ OTHER = 11
 
 
 def with_other_prediction() -> tuple[EncoderDecoder, EncoderDecoder]:
-    """A model, and the same one but that it always predicts one and the same word."""
+    """A model, and a copy that always predicts the same word."""
     models = translator(output_bias=True), translator(output_bias=True)
-    assert models[1].output_bias is not None
-    models[1].output_bias.data[OTHER] = 1e6
+    assert models[1].lm_head_bias is not None
+    models[1].lm_head_bias.data[OTHER] = 1e6
     return models
 
 
 def decoder_inputs(model: EncoderDecoder) -> list[Tensor]:
-    """What goes into the decoder, each time it is called."""
+    """Records the input of the decoder at each call."""
     seen: list[Tensor] = []
     model.decoder.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     return seen
 
 
-def write_greedily(model: EncoderDecoder) -> list[int]:
+def decode_greedily(model: EncoderDecoder) -> list[int]:
     cache, word, written = model.start(SOURCE, capacity=4), TARGET[:, :1], []
     for _ in range(4):
         word = model.step(word, cache)[0].argmax(dim=-1)
@@ -65,7 +64,7 @@ def write_greedily(model: EncoderDecoder) -> list[int]:
 
 
 def test_in_training_the_predicted_word_is_thrown_away() -> None:
-    """000 "DNN1 (Training)": another prediction changes nothing of what the decoder reads."""
+    """000 "DNN1 (Training)": the prediction does not affect the decoder's input."""
     ours, other = with_other_prediction()
     read = [decoder_inputs(model) for model in (ours, other)]
     predictions = [model(SOURCE, TARGET).argmax(dim=-1) for model in (ours, other)]
@@ -77,9 +76,9 @@ def test_in_inference_the_predicted_word_is_read_next() -> None:
     """000 "DNN1 (Inference)": "each word produced is appended to input to predict next word"."""
     _, other = with_other_prediction()
     read = decoder_inputs(other)
-    assert write_greedily(other) == [OTHER] * 4
+    assert decode_greedily(other) == [OTHER] * 4
     later = torch.cat(read[1:], dim=1)  # (1, 3, width)
-    expected = other.input(other.vocabulary(ids(OTHER, OTHER, OTHER)), Context(ids(0, 0, 0), start=1))
+    expected = other.embedding(other.embed_tokens(ids(OTHER, OTHER, OTHER)), Context(ids(0, 0, 0), start=1))
     assert torch.allclose(later, expected)
 
 
@@ -99,8 +98,8 @@ def test_each_written_word_looks_at_all_three_words_read() -> None:
         if isinstance(attention, CrossAttention):
             shapes.append(tuple(weights.shape))
 
-    translator(layers=1)(ids(1, 2, 3), ids(0, 4, 5, 6, 7), watch=note)
-    assert shapes == [(1, 4, 5, 3)]  # batch, heads, words written, words read
+    translator(layers=1)(ids(1, 2, 3), ids(0, 4, 5, 6, 7), attention_hook=note)
+    assert shapes == [(1, 4, 5, 3)]  # batch, heads, target words, source words
 
 
 def test_padding_a_sentence_changes_nothing() -> None:
@@ -117,8 +116,8 @@ HIDDEN = 10
 MASKS = (torch.arange(2**HIDDEN)[:, None] >> torch.arange(HIDDEN)) & 1  # every way to keep 10 units  # (1024, 10)
 
 
-class Given(nn.Module):
-    """What `nn.Dropout` does in training, with the mask given instead of drawn: keep, and scale by 1 / (1 − p)."""
+class FixedDropout(nn.Module):
+    """`nn.Dropout` in training with given masks instead of sampled ones: keep, and scale by 1 / (1 − p)."""
 
     def __init__(self, masks: Tensor, p: float) -> None:
         super().__init__()
@@ -128,8 +127,8 @@ class Given(nn.Module):
         return x * self.masks / (1 - self.p)
 
 
-def chances(p: float) -> Tensor:
-    """How likely each of the 1,024 masks is.  # (1024, 1)"""
+def probabilities(p: float) -> Tensor:
+    """The probability of each of the 1,024 masks.  # (1024, 1)"""
     kept = MASKS.sum(dim=-1, keepdim=True).double()
     return (1 - p) ** kept * p ** (HIDDEN - kept)
 
@@ -149,8 +148,8 @@ def test_mean_of_a_linear_layer_over_all_1024_masks_is_its_output_in_evaluation(
     part = feed_forward(p)
     x = torch.randn(1, 6).double()
     in_evaluation = run(part.eval(), x)
-    part.dropout = Given(MASKS, p)
-    over_all_masks = (chances(p) * run(part, x)).sum(dim=0)
+    part.dropout = FixedDropout(MASKS, p)
+    over_all_masks = (probabilities(p) * run(part, x)).sum(dim=0)
     assert torch.allclose(over_all_masks, in_evaluation[0])
 
 
@@ -158,12 +157,12 @@ def test_mean_over_all_masks_is_not_the_output_in_evaluation_behind_a_nonlineari
     """002 "Dropout", figure 2, says they are the same; a ReLU behind the dropped units makes it an approximation."""
     part = feed_forward(0.0, width=HIDDEN).eval()
     x = torch.randn(1, HIDDEN).double()
-    over_all_masks = (chances(0.5) * run(part, Given(MASKS, 0.5)(x))).sum(dim=0)
+    over_all_masks = (probabilities(0.5) * run(part, FixedDropout(MASKS, 0.5)(x))).sum(dim=0)
     assert (over_all_masks - run(part, x)[0]).abs().max() > 0.05
 
 
 def test_p_is_the_chance_to_drop() -> None:
-    """002 "Dropout": p is the chance to keep in its formulas, to drop in its code; nn.Dropout(0.2) drops a fifth."""
+    """002 "Dropout": p is the probability of keeping in formulas, of dropping in code; nn.Dropout(0.2) drops 20 %."""
     torch.manual_seed(0)
     dropped = feed_forward(0.2).dropout(torch.ones(100_000))
     assert float((dropped == 0).float().mean()) == pytest.approx(0.2, abs=0.01)
@@ -180,16 +179,16 @@ def test_what_is_kept_is_scaled_in_training() -> None:
 
 
 def run_by_layer(order: str, layers: int, seed: int) -> tuple[Tensor, list[Tensor]]:
-    """A stack's output for two random sentences of 10 words, and what went into each of its layers."""
+    """A stack's output for two random sentences of 10 words, and the input of each layer."""
     torch.manual_seed(seed)
-    model = Stack(stack(layers, width=32, order=order), 32, NoPositionConfig(), causal=False)
+    model = Stack(stack(layers, width=32, **norm_order(order)), 32, NoPositionConfig(), causal=False)
     x = torch.randn(2, 10, 32, requires_grad=True)
     context, inputs = Context(torch.zeros(2, 10, dtype=torch.long)), []
-    for block, state in zip(model.blocks, model.states(), strict=True):
+    for block, state in zip(model.layers, model.states(), strict=True):
         x.retain_grad()
         inputs.append(x)
         x = block(x, context, state)
-    return model.norm(x), inputs
+    return model.final_norm(x), inputs
 
 
 def gradient_of_first_over_last(order: str, layers: int, seed: int) -> float:
@@ -210,11 +209,11 @@ def test_the_output_is_the_input_and_what_every_part_wrote() -> None:
     """004: each part is "reading from" and "writing to" a residual stream."""
     torch.manual_seed(0)
     model = Stack(stack(layers=3), WIDTH, NoPositionConfig(), causal=False).double()
-    model.norm = nn.Identity()
+    model.final_norm = nn.Identity()
     written: list[Tensor] = []
-    for part in model.modules():
-        if isinstance(part, PreNorm):
-            part.function.register_forward_hook(lambda *call: written.append(call[-1]))
+    for block in model.blocks():
+        for sublayer in block.sublayers:
+            sublayer.function.register_forward_hook(lambda *call: written.append(call[-1]))
     x = torch.randn(1, 5, WIDTH).double()
     output = model(x, Context(torch.zeros(1, 5, dtype=torch.long)), model.states())
     assert len(written) == 6
@@ -222,18 +221,18 @@ def test_the_output_is_the_input_and_what_every_part_wrote() -> None:
 
 
 def test_without_residuals_the_gradient_vanishes_over_96_layers() -> None:
-    """004 "Deep neural architectures struggle with vanishing gradients": the middle one of 12 seeds is below 1/20."""
+    """004 "Deep neural architectures struggle with vanishing gradients": the median of 12 seeds is below 1/20."""
     ratios = [gradient_of_first_over_last("none", 96, seed) for seed in range(12)]
     assert statistics.median(ratios) < 0.05
 
 
 def test_without_residuals_the_gradient_does_not_vanish_over_6_layers() -> None:
-    """004 speaks of depth, and 6 layers with a norm in front of each part are not deep."""
+    """004 is about deep networks, and 6 layers with pre-norm are not deep."""
     ratios = [gradient_of_first_over_last("none", 6, seed) for seed in range(12)]
     assert statistics.median(ratios) > 1
 
 
-def likeness_of_words(order: str) -> float:
+def word_similarity(order: str) -> float:
     """The mean cosine between two words of a sentence after 6 layers."""
     output, _ = run_by_layer(order, 6, seed=0)
     words = normalize(output.detach(), dim=-1)
@@ -242,62 +241,65 @@ def likeness_of_words(order: str) -> float:
 
 
 def test_without_residuals_all_words_become_one_vector() -> None:
-    """002 "Residual Connections": what is lost first without them are the words, not the gradients."""
-    assert likeness_of_words("none") > 0.99
+    """002 "Residual Connections": without them, word identity is lost before the gradients vanish."""
+    assert word_similarity("none") > 0.99
 
 
 def test_with_residuals_words_stay_apart() -> None:
     """002 "Residual Connections"."""
-    assert likeness_of_words("pre") < 0.2
+    assert word_similarity("pre") < 0.2
 
 
 # Add & Norm: 002 "Add & Norm" and "LayerNorm"
 
 
 class Doubled(nn.Module):
-    """The simplest part that a residual and a norm can be put around."""
+    """The simplest sublayer for a residual connection and a norm."""
 
     def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
         return 2 * x
 
 
+def around(kind: type[Block]) -> Block:
+    return kind({"doubled": Doubled()}, NormConfig(), 8, 0.0)
+
+
 def test_pre_norm_adds_the_part_of_the_normed_input() -> None:
     """002 "Add & Norm": z' = f(LN(z)) + z."""
     z = torch.randn(3, 8)
-    assert torch.allclose(run(PreNorm(Doubled(), nn.LayerNorm(8), 0.0), z), 2 * layer_norm(z, [8]) + z)
+    assert torch.allclose(run(around(PreNormBlock), z), 2 * layer_norm(z, [8]) + z)
 
 
 def test_post_norm_norms_the_sum() -> None:
     """002 "Add & Norm": z' = LN(f(z) + z)."""
     z = torch.randn(3, 8)
-    assert torch.allclose(run(PostNorm(Doubled(), nn.LayerNorm(8), 0.0), z), layer_norm(2 * z + z, [8]))
+    assert torch.allclose(run(around(PostNormBlock), z), layer_norm(2 * z + z, [8]))
 
 
 def learn_to_copy(order: str, rate: float, steps: int, seed: int, *, even_start: bool = False) -> float:
-    """The loss at the end of training 6 layers to write 6 digits a second time: 2.30 is chance.
+    """The final loss of 6 layers trained to repeat 6 digits; guessing gives 2.30.
 
-    Our pre-norm stacks start with smaller weights where a part joins the sum; `even_start` gives them those of
-    post-norm.
+    Pre-norm stacks are initialized with smaller output projections; `even_start` initializes them like post-norm.
     """
     torch.manual_seed(seed)
     config = LanguageModelConfig(
-        vocabulary=11, width=32, decoder=stack(6, width=32, order=order), embedding=EmbeddingConfig(dropout=0.0)
+        vocab_size=11, width=32, decoder=stack(6, width=32, **norm_order(order)), embedding=EmbeddingConfig(dropout=0.0)
     )
     model = config.build()
     if even_start:
         for name, weight in model.decoder.named_parameters():
-            if name.endswith((".output.weight", ".narrow.weight")):
+            if name.endswith((".o_proj.weight", ".down_proj.weight")):
                 weight.data *= (2 * 6) ** 0.5
     draw = torch.Generator().manual_seed(100 + seed)
-    optimiser = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
+    optimizer = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
     losses = []
     for _ in range(steps):
         digits = torch.randint(10, (16, 6), generator=draw)
         tokens = torch.cat((digits, torch.full((16, 1), 10), digits), dim=1)  # (16, 13)
         loss = cross_entropy(model(tokens[:, :-1])[:, 6:].flatten(0, 1), tokens[:, 7:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return statistics.mean(losses[-10:])
 
@@ -324,7 +326,7 @@ def test_at_a_low_rate_post_norm_is_ahead_of_ours() -> None:
 
 
 def test_at_a_low_rate_pre_and_post_norm_are_alike_from_an_even_start() -> None:
-    """002 "Add & Norm": that lead comes from the smaller weights our pre-norm starts with, not from the order."""
+    """002 "Add & Norm": that lead comes from the smaller initial weights of pre-norm, not from the order."""
     pre, post = copied("pre", 0.001, 100, even_start=True), copied("post", 0.001, 100)
     assert statistics.mean(pre) == pytest.approx(statistics.mean(post), abs=0.15)
 
@@ -338,7 +340,7 @@ def norm_of_002(x: Tensor, epsilon: float) -> Tensor:
 def test_layer_norm_of_the_slide_is_another_where_values_are_close(spread: float, slide_over_ours: float) -> None:
     """002 "LayerNorm": σ + ε against PyTorch's √(σ² + ε). Alike at σ = 1, 3.28 times as large at σ = 0.001."""
     x = spread * torch.tensor([-1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
-    ours = NormConfig(epsilon=1e-5).build(4).double()(x).detach()
+    ours = NormConfig(eps=1e-5).build(4).double()(x).detach()
     assert float(norm_of_002(x, 1e-5)[1] / ours[1]) == pytest.approx(slide_over_ours, abs=5e-3)
 
 
@@ -356,7 +358,7 @@ def test_feed_forward_is_equation_12() -> None:
     """004 eq. 12: relu(x W₁ + b₁) W₂ + b₂."""
     torch.manual_seed(0)
     part, x = FeedForwardConfig(hidden=32).build(8), torch.randn(3, 8)
-    expected = (x @ part.widen.weight.T + part.widen.bias).relu() @ part.narrow.weight.T + part.narrow.bias
+    expected = (x @ part.up_proj.weight.T + part.up_proj.bias).relu() @ part.down_proj.weight.T + part.down_proj.bias
     assert torch.allclose(run(part, x), expected, atol=1e-6)
 
 
@@ -374,7 +376,7 @@ EMBEDDING = torch.tensor([[1.2, -0.1, 4.3, 3.2], [0.4, 2.5, -0.9, 0.5], [2.1, 0.
 
 def test_one_hot_times_the_embedding_is_the_look_up() -> None:
     """003 "What is embedding?": "a fancy lookup table", with the slide's three words of 4 dimensions."""
-    vocabulary = Vocabulary(3, 4)
+    vocabulary = TokenEmbedding(3, 4)
     vocabulary.weight.data = EMBEDDING
     words = ids(CAT, ON, MAT, CAT)
     assert torch.equal(vocabulary(words), one_hot(words, 3).float() @ EMBEDDING)
@@ -393,8 +395,8 @@ def test_embedded_words_have_a_dot_product_that_tells_them_apart() -> None:
 
 
 def test_a_word_is_scored_by_the_dot_product_with_its_vector() -> None:
-    """000 "Vector-Space Embeddings": the way back from a vector to words is a softmax over its products with each."""
-    vocabulary = Vocabulary(3, 4)
+    """000 "Vector-Space Embeddings": a softmax over a vector's dot products with all word vectors."""
+    vocabulary = TokenEmbedding(3, 4)
     vocabulary.weight.data = EMBEDDING
     expected = torch.tensor([float(EMBEDDING[CAT] @ word) for word in EMBEDDING])
     assert torch.allclose(vocabulary.logits(EMBEDDING[CAT]), expected)
@@ -421,10 +423,12 @@ def banks(vectors: Tensor, sentence: list[str]) -> list[Tensor]:
 
 def test_a_static_vector_of_bank_is_one_and_the_same() -> None:
     """000 "Why contextual embeddings": static embeddings "do not depend on task", nor on the sentence."""
-    vocabulary = translator().vocabulary
-    found = [bank for sentence in (LOCAL, RIVER, DEPOSIT) for bank in banks(vocabulary(read(sentence)), sentence)]
-    assert len(found) == 4
-    assert all(torch.equal(bank, found[0]) for bank in found)
+    vocabulary = translator().embed_tokens
+    bank_vectors = [
+        bank for sentence in (LOCAL, RIVER, DEPOSIT) for bank in banks(vocabulary(read(sentence)), sentence)
+    ]
+    assert len(bank_vectors) == 4
+    assert all(torch.equal(bank, bank_vectors[0]) for bank in bank_vectors)
 
 
 @pytest.mark.parametrize(("one", "other"), [(RIVER, DEPOSIT), (PICNIC, ROBBERY)], ids=["003", "004"])
@@ -442,7 +446,7 @@ def test_contextual_vectors_of_bank_differ_within_a_sentence() -> None:
 
 
 def test_without_positions_two_banks_of_one_sentence_stay_the_same() -> None:
-    """000 "Why contextual embeddings": attention alone cannot part them; both see the same set of words."""
+    """000 "Why contextual embeddings": attention alone cannot distinguish them; both see the same set of words."""
     first, second = banks(translator(position=NoPositionConfig()).encode(read(LOCAL)), LOCAL)
     assert torch.allclose(first, second)
 
@@ -451,7 +455,7 @@ def test_without_positions_two_banks_of_one_sentence_stay_the_same() -> None:
 
 
 def millions(vocabulary: int, **changes: int) -> float:
-    with torch.device("meta"):  # shapes alone: nothing is filled
+    with torch.device("meta"):  # on the meta device: shapes only
         return count_parameters(paper_model(vocabulary, **changes).build()) / 1e6
 
 
@@ -465,8 +469,8 @@ ROWS_C = [
     (36, {"layers": 2}, {"heads": 2}),
     (50, {"layers": 4}, {"heads": 4}),
     (80, {"layers": 8}, {"heads": 8}),
-    (28, {"width": 256, "head_width": 32}, {"hidden": 256, "head_width": 32}),
-    (168, {"width": 1024, "head_width": 128}, {"hidden": 1024, "head_width": 128}),
+    (28, {"width": 256, "head_dim": 32}, {"hidden": 256, "head_dim": 32}),
+    (168, {"width": 1024, "head_dim": 128}, {"hidden": 1024, "head_dim": 128}),
 ]
 """Rows (C) of table 3: millions of parameters, what the paper changes, and in which column the scanned slide has it."""
 

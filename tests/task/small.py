@@ -1,4 +1,4 @@
-"""Small corpora, small recipes and the command line, for tests that train: a run takes about a second."""
+"""Small corpora, small recipes and the command line for tests that train: a run takes about a second."""
 
 import contextlib
 import copy
@@ -19,31 +19,31 @@ import torch
 
 from regard.cli import main
 from regard.cost import Hardware
-from regard.data.tokenizer import TextTokenizer
-from regard.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.tokenizers.training import TokenizerConfig, train_tokenizer
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoder
-from regard.run import save
-from regard.task import Recipe
-from regard.task.reading import changed
-from regard.task.translation_recipe import TranslationRecipe
+from regard.run import save_model
+from regard.task.base import Recipe
+from regard.task.recipe_io import apply_override
+from regard.task.translation.recipe import TranslationRecipe
 
 WORDS = ("red", "old", "big", "cat", "dog", "sun", "sea", "man")
-OTHERS = ("rot", "alt", "groß", "Katze", "Hund", "Sonne", "See", "Mann")
+TRANSLATIONS = ("rot", "alt", "groß", "Katze", "Hund", "Sonne", "See", "Mann")
 
 
 def sentences(count: int, seed: int = 1) -> list[str]:
-    """Different sentences of two to five words, no two with the same letters."""
-    dice = random.Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[" ".join(dice.choices(WORDS, k=dice.randint(2, 5)))] = None
-    return list(found)
+    """Distinct sentences of two to five words."""
+    rng = random.Random(seed)
+    distinct: dict[str, None] = {}
+    while len(distinct) < count:
+        distinct[" ".join(rng.choices(WORDS, k=rng.randint(2, 5)))] = None
+    return list(distinct)
 
 
 def translated(sentence: str) -> str:
-    """The sentence in the other language, word by word."""
-    return " ".join(OTHERS[WORDS.index(word)] for word in sentence.split())
+    """The word-by-word translation of a sentence."""
+    return " ".join(TRANSLATIONS[WORDS.index(word)] for word in sentence.split())
 
 
 def pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
@@ -69,7 +69,7 @@ def write_aligned(folder: Path, rows: Sequence[tuple[str, str]]) -> tuple[Path, 
 
 
 def small_values(data: Mapping[str, Any], *changes: str) -> dict[str, Any]:
-    """The plain values of a small recipe over some data, with changes of the form a.b=c."""
+    """A small recipe for some data as a plain dict, with overrides of the form a.b=c."""
     stack = {"layers": 1, "attention": {"heads": 2}, "feed_forward": {"hidden": 32}}
     values: dict[str, Any] = {
         "description": "A small recipe to test with.",
@@ -78,22 +78,22 @@ def small_values(data: Mapping[str, Any], *changes: str) -> dict[str, Any]:
         "model": {"width": 16, "encoder": stack, "decoder": stack},
         "train": {
             "steps": 12,
-            "tokens": 256,
-            "shapes": 2,
+            "batch_tokens": 256,
+            "length_buckets": 2,
             "log_every": 1,
             "validate_every": 6,
             "save_every": 4,
-            "schedule": {"kind": "constant", "rate": 0.01, "warmup": 0},
+            "schedule": {"kind": "constant", "lr": 0.01, "warmup_steps": 0},
         },
-        "decode": {"beams": 2, "longest_extra": 4},
+        "decode": {"beam_size": 2, "max_length_offset": 4},
     }
     for change in changes:
-        values = changed(values, change)
+        values = apply_override(values, change)
     return values
 
 
 def small_recipe(train: Path, *changes: str) -> Recipe:
-    """A small recipe over one file of pairs."""
+    """A small recipe for one file of pairs."""
     return TranslationRecipe.read(small_values({"train": [{"path": str(train)}]}, *changes))
 
 
@@ -103,95 +103,95 @@ def write_recipe_file(path: Path, data: Mapping[str, Any], *changes: str) -> Pat
     return path
 
 
-SEARCH = DecodeConfig(beams=3, longest_factor=1e-6, longest_extra=12)
-"""Three beams, and at most twelve tokens, however long the source is: an untrained model seldom comes to an end."""
+SEARCH = DecodeConfig(beam_size=3, max_length_ratio=1e-6, max_length_offset=12)
+"""Three beams and at most twelve tokens, because an untrained model seldom predicts EOS."""
 
 
 def small_tokenizer() -> TextTokenizer:
     return train_tokenizer(TokenizerConfig(kind="character"), sentences(20))
 
 
-def random_model(vocabulary: int) -> EncoderDecoder:
-    """A small untrained model, its weights so large that each line gets an answer of its own."""
+def random_model(vocab_size: int) -> EncoderDecoder:
+    """A small untrained model with weights so large that each line gets its own translation."""
     torch.manual_seed(1)
-    model = small_recipe(Path("unused.tsv")).model_settings(vocabulary).build().eval()
+    model = small_recipe(Path("unused.tsv")).make_model_config(vocab_size).build().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(8)
-        model.vocabulary.weight.normal_(0, 0.3)
+        model.embed_tokens.weight.normal_(0, 0.3)
     return model
 
 
 def save_random_model(folder: Path) -> Path:
-    """A run folder with such a model, made for `SEARCH`."""
+    """A run folder with a `random_model` that decodes with `SEARCH`."""
     tokenizer = small_tokenizer()
     origin = {"decode": SEARCH.plain()}
-    return save(random_model(tokenizer.vocabulary), folder, tokenizer=tokenizer.tokenizer, origin=origin)
+    return save_model(random_model(tokenizer.vocab_size), folder, tokenizer=tokenizer.tokenizer, origin=origin)
 
 
 @contextlib.contextmanager
 def quick_runs(cache: Path) -> Iterator[None]:
-    """A cache of their own for runs in this process, and no half second to time what this machine can do."""
-    known = Hardware("a computer", fp32=1e11, bf16=1e11, bandwidth=1e10, memory=1 << 34)
+    """Give runs in this process a separate cache, and skip measuring the hardware, which takes half a second."""
+    hardware = Hardware("a computer", float32_flops=1e11, bfloat16_flops=1e11, bandwidth=1e10, memory=1 << 34)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(cache))
-        patch.setattr("regard.task.training.this_hardware", lambda device: known)
+        patch.setattr("regard.task.run.detect_hardware", lambda device: hardware)
         yield
 
 
-class Heard:
-    """Remembers all that a run says."""
+class RecordingCallback:
+    """Records what a run logs."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.losses: dict[int, float] = {}
 
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
+    def log(self, message: str) -> None:
+        self.messages.append(message)
 
-    def stepped(self, step: int, values: Mapping[str, float]) -> None:
+    def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.losses[step] = values["loss"]
 
-    def validated(self, step: int, values: Mapping[str, float]) -> None: ...
+    def on_validation_metrics(self, step: int, values: Mapping[str, float]) -> None: ...
 
     @property
     def text(self) -> str:
-        return "\n".join(self.said)
+        return "\n".join(self.messages)
 
 
 @dataclass(frozen=True)
-class Done:
-    """What came of a command."""
+class Result:
+    """The exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
 
-def command(*words: object, stdin: bytes = b"") -> Done:
-    """`regard …` in this process, which spares the start of another. Whatever `main` does not catch is raised."""
+def command(*args: object, stdin: bytes = b"") -> Result:
+    """Run `regard …` in this process, which is faster than starting another. Exceptions are not caught."""
     out, err = io.StringIO(), io.StringIO()
-    given = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+    wrapped = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     code: object = 0
     with (
-        mock.patch.object(sys, "argv", ["regard", *map(str, words)]),
-        mock.patch.object(sys, "stdin", given),
+        mock.patch.object(sys, "argv", ["regard", *map(str, args)]),
+        mock.patch.object(sys, "stdin", wrapped),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
         try:
             main()
-        except SystemExit as left:
-            code = left.code or 0
+        except SystemExit as ending:
+            code = ending.code or 0
     assert isinstance(code, int)
-    return Done(code, out.getvalue(), err.getvalue())
+    return Result(code, out.getvalue(), err.getvalue())
 
 
-def child(*words: object, piped: bool = False) -> subprocess.Popen[str]:
-    """`python -m regard …` as a process of its own, on one thread."""
+def child(*args: object, piped: bool = False) -> subprocess.Popen[str]:
+    """Start `python -m regard …` as a child process with one thread."""
     return subprocess.Popen(
-        [sys.executable, "-m", "regard", *map(str, words)],
+        [sys.executable, "-m", "regard", *map(str, args)],
         stdin=subprocess.PIPE if piped else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

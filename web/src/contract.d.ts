@@ -1,92 +1,95 @@
 /**
- * What goes between Python and the page, and between the page and its views. Nothing else does.
+ * The data contract between Python and the page, and the interfaces between the page and its views.
  *
- * JSON for what is said, binary for what is measured. Every number comes from a model at work; the page only draws.
- * In Python these shapes are the pydantic models of `regard/look/wire.py`; a test holds both against each other.
+ * Metadata travels as JSON, tensors as binary. Every number comes from the running model; the page only draws.
+ * In Python these are the pydantic models of `regard/look/schema.py`; a test compares the two field by field.
  */
 
-/** What a model is for; it decides which controls the box has. */
-export type TaskKind = "translation" | "language" | "parsing" | "pictures" | "filling" | "labelling" | "tagging";
+/** Which attention of a model: encoder self-attention (texts and images), decoder self-attention, or cross-attention. */
+export type AttentionType = "encoder" | "decoder" | "cross";
 
-/** Which attention of a model: of the encoder (texts and pictures), of the decoder to itself, of the decoder to the source. */
-export type Side = "encoder" | "decoder" | "cross";
-
-/** A model that the page can look into: `GET api/models`. */
+/** A model that the page can trace: `GET api/models`. */
 export interface ModelSummary {
   id: string;
   name: string;
-  task: TaskKind;
+  /** The task's name, such as "translation". It only chooses wording; a task that the page does not know works too. */
+  task: string;
+  input: "text" | "image";
+  /** Whether the model generates tokens, so that there are decoding settings and a search to step through. */
+  generates: boolean;
   parameters: number;
-  /** A text worth trying; for pictures, nothing. */
+  /** A sample input; empty for images. */
   example: string;
-  /** Attention that there is, in the order it is computed. */
-  attention: { side: Side; layers: number; heads: number }[];
-  /** Decoding settings as they are when nothing is asked for. */
+  /** The attention that the model has, in order of computation. */
+  attention: { attention_type: AttentionType; layers: number; heads: number }[];
+  /** The decoding settings used for a request that sets none. */
   decoding: DecodingSettings;
+  /** What head importance can be measured by. */
+  metrics: ("loss" | "bleu")[];
 }
 
-/** One box of the drawn stack, with the boxes inside it: `GET api/models/{id}/parts`. */
-export interface Part {
-  /** Its path among the modules, such as "decoder.blocks.0.sublayers.1.function"; unique. */
+/** One box of the model diagram, with the boxes inside it: `GET api/models/{id}/diagram`. */
+export interface ModuleBox {
+  /** The module's path, such as "decoder.layers.0.self_attn"; unique. */
   path: string;
   label: string;
   kind: "model" | "input" | "stack" | "block" | "attention" | "feed-forward" | "norm" | "residual" | "output" | "other";
   /** Every parameter with its shape. */
   parameters: { name: string; shape: number[] }[];
-  /** How many numbers are trained in it and in all inside it. Shared ones count once, where they come first. */
-  count: number;
-  /** What goes in and comes out, such as "(rows, words, 256)". */
+  /** The number of parameters in this box and all boxes inside it. A shared parameter counts once, where it comes first. */
+  parameter_count: number;
+  /** Input and output shapes, such as "(batch, tokens, 256)". */
   shape: string;
-  /** Where it is an attention, which. A click opens it in the view of heads. */
-  attention?: { side: Side; layer: number };
-  /** A sentence for who has never seen one. */
-  about: string;
-  parts: Part[];
+  /** For an attention module, which one it is. A click opens it in the heads view. */
+  attention?: { attention_type: AttentionType; layer: number };
+  /** One sentence for readers who have never seen such a module. */
+  description: string;
+  children: ModuleBox[];
 }
 
 export interface DecodingSettings {
   method: "beam" | "greedy" | "sample";
-  beams: number;
-  longest: number;
+  beam_size: number;
+  max_new_tokens: number;
   temperature: number;
   top_k: number;
   top_p: number;
   seed: number;
 }
 
-/** Heads that are switched off. */
-export interface Switched {
-  side: Side;
+/** A head to ablate. */
+export interface AblatedHead {
+  attention_type: AttentionType;
   layer: number;
   head: number;
-  /** Its output is set to zero, or to its mean over the words of the text. */
-  how: "zero" | "mean";
+  /** What replaces the head's output: zero, or its mean over the tokens of the text. */
+  ablation: "zero" | "mean";
 }
 
-/** `POST api/models/{id}/traces`: run a model and keep what was seen. The answer is a stream of lines of JSON, each a `RunEvent`. */
+/** `POST api/models/{id}/traces`: run a model and record a trace. The response is a stream of JSON lines, each a `RunEvent`. */
 export interface RunRequest {
   text: string;
-  /** A picture in place of a text, as a data: address. */
-  picture?: string;
+  /** An image instead of a text, as a data: URL. */
+  image?: string;
   decoding?: Partial<DecodingSettings>;
-  /** The tokens of the source, in place of those that the text would give: for a token that was edited. */
+  /** The tokens of the source, overriding the text's own: for a token that was edited. */
   source_tokens?: string[];
-  off?: Switched[];
+  ablated_heads?: AblatedHead[];
 }
 
 export type RunEvent =
   | { event: "token"; text: string; token: string; probability: number; step: number }
   | { event: "done"; trace: string }
-  | { event: "failed"; reason: string };
+  | { event: "failed"; error: string };
 
-/** A token as people see it, with its place among words. */
+/** A token as it is displayed, with the word it belongs to. */
 export interface Token {
   id: number;
-  /** As the tokenizer writes it. */
+  /** The tokenizer's own spelling. */
   piece: string;
-  /** As it reads: without the signs of a tokenizer. */
+  /** The readable spelling, without the tokenizer's markers. */
   text: string;
-  /** The number of the word that it is a part of; -1 for what is no word (start, end, padding, mask …). */
+  /** The index of the word that the token is part of; -1 for tokens outside of words (bos, eos, pad, mask …). */
   word: number;
   special: boolean;
 }
@@ -97,33 +100,34 @@ export interface Alternative {
   probability: number;
 }
 
-/** A token that was written, by the hypothesis that won. */
-export interface Written {
+/** A generated token of the best hypothesis. */
+export interface GeneratedToken {
   token: Token;
-  /** Of the model at this step, before any rule or penalty of the search. */
+  /** The model's probability at this step, before any logits processor or penalty. */
   probability: number;
   alternatives: Alternative[];
 }
 
-/** One line of a search: what was there when a step chose. */
+/** One node of the search tree: a candidate of one step. */
 export interface BeamNode {
   id: number;
-  /** The node it goes on from; -1 for those of the first step. */
+  /** The node that it extends; -1 for those of the first step. */
   parent: number;
   /** Counted from 1. */
   step: number;
   token: Token;
-  /** log-probability of this token, and of all so far. */
+  /** Log-probability of this token, and of the hypothesis up to it. */
   log_probability: number;
-  total: number;
-  /** kept: went on; ended: a finished hypothesis; pruned: was not taken; won: part of the answer. */
-  state: "kept" | "ended" | "pruned";
-  won: boolean;
-  /** The row of the cache that it is computed in, and that it took over; copied: another row's was copied for it. -1 for pruned. */
-  row: number;
-  copied: boolean;
-  /** Its number among the arrays of attention, "beam/decoder" and "beam/cross"; -1 where it has to be asked for. */
-  attention: number;
+  total_log_probability: number;
+  /** active: stayed in the beam; finished: a complete hypothesis; pruned: dropped from the beam. */
+  state: "active" | "finished" | "pruned";
+  /** Whether it is part of the output. */
+  in_output: boolean;
+  /** The row of the KV cache that holds it, and whether that row was copied from another beam's; -1 for pruned nodes. */
+  cache_row: number;
+  cache_copied: boolean;
+  /** Its index in the arrays "beam/decoder" and "beam/cross"; -1 where its attention has to be computed on request. */
+  attention_index: number;
 }
 
 /** `GET api/traces/{id}`: all of a trace but its arrays; also the header of a saved trace. */
@@ -134,103 +138,108 @@ export interface Trace {
   id: string;
   model: ModelSummary;
   request: RunRequest;
-  /** Tokens of what was read; of a picture its class token and patches ("0,0" is the upper left). */
+  /** The input tokens; for an image, its class token and patches ("0,0" is the upper left). */
   source: Token[];
-  /** For pictures: rows and columns of patches, and the picture itself as a data: address. */
-  grid?: { rows: number; columns: number; picture: string };
-  /** What was written, start and end included where the model has them. Positions of "decoder" are these. */
+  /** For images: rows and columns of patches, and the image itself as a data: URL. */
+  grid?: { rows: number; columns: number; image: string };
+  /** The output tokens, with bos and eos where the model has them. Positions of "decoder" refer to these. */
   target: Token[];
-  /** One for each of `target` that was predicted; the first token has none. */
-  written: Written[];
-  /** The answer as a text (a translation, a tree, labels …). */
+  /** One for each token of `target` that was predicted; the first has none. */
+  generated: GeneratedToken[];
+  /** The output as text (a translation, a tree, labels …). */
   output: string;
-  /** Labels with probabilities (pictures, texts), or for each gap its fillers. */
-  labels: { of: string; choices: { label: string; probability: number }[] }[];
-  /** log-probability of the answer. */
-  total: number;
+  /** For each classified item (text, word, image, or masked token), its likeliest labels. */
+  predictions: { item: string; choices: { label: string; probability: number }[] }[];
+  /** Log-probability of the output. */
+  log_probability: number;
   nodes: BeamNode[];
-  /** What the search was told, in words, step by step is in `nodes`. */
-  arrays: ArrayFacts[];
+  arrays: ArraySpec[];
   seconds: number;
 }
 
 /**
- * Arrays of a trace, by name:
- *   "attention/encoder", "attention/decoder", "attention/cross": (layers, heads, queries, keys), teacher-forced over the answer
- *   "beam/decoder", "beam/cross": (nodes that were kept, layers, heads, keys), each node's own row; 0 where there is nothing
+ * The arrays of a trace, by name:
+ *   "attention/encoder", "attention/decoder", "attention/cross": (layers, heads, queries, keys), teacher-forced over the output
+ *   "beam/decoder", "beam/cross": (active nodes, layers, heads, keys), the attention row of each node, padded with 0
  */
-export interface ArrayFacts {
+export interface ArraySpec {
   name: string;
   dtype: "float16" | "float32";
   shape: number[];
 }
 
 /**
- * `GET api/traces/{id}/attention/{side}/{layer}/{head}?pool=N`: weights as little-endian float16, row by row.
- * The headers X-Rows and X-Columns say how many; X-Pooled how many tokens stand behind one, along each side (1: none are
- * pooled; the value is then the largest of the block). `layer` and `head` may be "all": (layers,) heads × rows × columns.
- * `head` may be "mean": the mean of the layer's heads. `pool=N` asks for N tokens behind one; left out, it is the smallest
- * that leaves no more than 1,024 along each side. `row=Q` gives one row alone, never pooled.
+ * `GET api/traces/{id}/attention/{attention_type}/{layer}/{head}?pool=N`: weights as little-endian float16, row by row.
+ * The headers X-Rows and X-Columns give the shape, X-Pooled the pool size: each value is the maximum of a block of so many
+ * tokens along each axis (1: no pooling). `layer` and `head` may be "all": (layers,) heads × rows × columns. `head` may be
+ * "mean": the mean over the layer's heads. Without `pool=N`, the smallest pool size is used that leaves at most 1,024 rows
+ * and columns. `row=Q` gives a single row, never pooled.
  */
 export interface Matrix {
   rows: number;
   columns: number;
-  /** How many tokens stand behind one row or column. */
+  /** The number of tokens behind one row or column. */
   pooled: number;
   values: Float32Array;
 }
 
 /**
- * `POST api/traces/{id}/nodes/{node}`: the attention of any node, kept or pruned, computed from its prefix where it has to be.
- * Node -1 is what was there before the first step (the start, or the prompt). All is computed for the node's own token as
- * the query, so that `next` are the candidates of the step after it.
+ * `POST api/traces/{id}/nodes/{node}`: the attention of any node, active or pruned, recomputed from its prefix if need be.
+ * Node -1 is the state before the first step (bos, or the prompt). The node's own token is the query, so `next_tokens` are
+ * the candidates of the step after it.
  */
 export interface NodeAttention {
   node: number;
-  /** Tokens before it, its own last. */
+  /** The tokens up to and including its own. */
   prefix: Token[];
-  /** decoder: [layer][head][key], over the tokens it was computed from; cross: over the source. Missing sides are empty. */
+  /** decoder: [layer][head][key], over the prefix; cross: over the source. Empty where the model has no such attention. */
   decoder: number[][][];
   cross: number[][][];
-  /** The choice behind it: the decoder's last vector, how long it is, logits and probabilities of the best next tokens. */
-  vector: number[];
-  vector_length: number;
-  next: { token: Token; logit: number; probability: number }[];
+  /** The decoder's last hidden state, its size, and the likeliest next tokens with their logits and probabilities. */
+  hidden_state: number[];
+  hidden_size: number;
+  next_tokens: { token: Token; logit: number; probability: number }[];
 }
 
-/** `POST api/traces/{id}/cell`: one attention opened. */
+/** `POST api/traces/{id}/cell`: the computation behind one attention row. */
 export interface CellRequest {
-  side: Side;
+  attention_type: AttentionType;
   layer: number;
   head: number;
-  /** The token whose row is opened. */
+  /** The position of the query. */
   query: number;
 }
 export interface Cell {
   request: CellRequest;
-  /** What multiplies a score: 1/√d for most. */
+  /** The factor that scales the scores: 1/√d for most models. */
   scale: number;
   similarity: string;
   query: number[];
-  /** One for each token that could be looked at. */
+  /** One for each key position. */
   keys: number[][];
   values: number[][];
-  /** query · key; times scale; after the mask (null: may not be seen); after softmax. */
-  products: number[];
-  scaled: number[];
-  masked: (number | null)[];
+  /** query · key; times scale; after the mask (null: masked out); after softmax. */
+  scores: number[];
+  scaled_scores: number[];
+  masked_scores: (number | null)[];
   weights: number[];
   /** Σ weight · value. */
-  result: number[];
-  /** Scores, masked scores and weights of all queries, up to 64 × 64 around the query. */
-  square: { first_query: number; first_key: number; scores: number[][]; masked: (number | null)[][]; weights: number[][] };
+  output: number[];
+  /** Scaled scores, masked scores and weights of all queries, up to 64 × 64 around the query. */
+  window: {
+    first_query: number;
+    first_key: number;
+    scaled_scores: number[][];
+    masked_scores: (number | null)[][];
+    weights: number[][];
+  };
 }
 
-/** `POST api/models/{id}/worth`: what each head is worth; answered by a `Job`. */
-export interface WorthRequest {
-  how: "zero" | "mean";
-  measure: "loss" | "bleu";
-  /** Sentences of a development set, or pairs with a tab between; none: those that the model's recipe names, or that ship. */
+/** `POST api/models/{id}/head-importance`: measure the importance of every head; answered by a `Job`. */
+export interface HeadImportanceRequest {
+  ablation: "zero" | "mean";
+  metric: "loss" | "bleu";
+  /** A dev set: sentences, or source⇥target pairs. Without it, the recipe's validation set or the data that ships is used. */
   lines?: string[];
 }
 /** `GET api/jobs/{id}`; `DELETE` stops it. */
@@ -238,108 +247,108 @@ export interface Job {
   id: string;
   model: string;
   done: number;
-  of: number;
+  total: number;
   state: "running" | "done" | "failed" | "stopped";
-  reason: string;
-  result?: Worth;
+  error: string;
+  result?: HeadImportance;
 }
-export interface Worth {
-  measure: "loss" | "bleu";
-  /** With all heads. */
-  whole: number;
-  sentences: number;
-  /** With one head switched off: the value, and its change; filled as it goes. */
-  heads: { side: Side; layer: number; head: number; value: number; change: number }[];
+export interface HeadImportance {
+  metric: "loss" | "bleu";
+  /** The metric without ablation. */
+  baseline: number;
+  examples: number;
+  /** The metric with one head ablated, and its change from the baseline; filled as the job progresses. */
+  heads: { attention_type: AttentionType; layer: number; head: number; value: number; change: number }[];
 }
 
-/** `GET api/positions?length=64&width=64`: how schemes tell positions apart. */
+/** `GET api/positions?length=64&width=64`: positional encodings compared. */
 export interface Positions {
   length: number;
   width: number;
   schemes: {
     name: string;
-    about: string;
-    /** (length, width), empty where a scheme adds nothing to the input. */
+    description: string;
+    /** (length, width); empty where a scheme adds nothing to the embeddings. */
     encoding: number[][];
-    /** (length, length): how alike two positions are, or what is added to the score of two. */
+    /** (length, length): the similarity of two positions. */
     similarity: number[][];
-    similarity_of: string;
-    /** The five requirements of seed 001, with what was computed to judge each. */
-    requirements: { name: string; holds: boolean; found: string }[];
+    similarity_description: string;
+    /** The five requirements of lecture 001, with the measurement behind each verdict. */
+    requirements: { name: string; holds: boolean; evidence: string }[];
   }[];
 }
 
-/** `GET api/runs`: runs on disk; `GET api/runs/{id}?after=LINE`: new lines of one. */
+/** `GET api/runs`: training runs on disk; `GET api/runs/{id}?after=LINE`: new metrics of one. */
 export interface RunSummary {
   id: string;
   folder: string;
   recipe: string;
   steps: number;
   step: number;
-  /** Whether lines were added within the last minute and the run is not over. */
+  /** Whether the run is unfinished and wrote metrics within the last minute. */
   live: boolean;
 }
-export interface RunLines {
-  /** Lines read so far, to be given as `after` next time. */
-  next: number;
-  lines: Record<string, number | null>[];
+export interface RunMetrics {
+  /** The number of lines read so far, to be passed as `after` next time. */
+  next_line: number;
+  records: Record<string, number | null>[];
 }
 
-/** What a standalone file carries, in its element #embedded; `arrays` are float16, little-endian, as base64, by their names. */
+/** The data in a standalone file, in its element #embedded; `arrays` are float16, little-endian, base64-encoded, by name. */
 export interface Embedded {
   trace: Trace;
-  parts: Part;
+  diagram: ModuleBox;
   arrays: Record<string, string>;
-  /** What was asked of the model while the file was made; all else a file refuses with a sentence. */
+  /** Responses computed while the file was written; a standalone file refuses all others with an error message. */
   cells: Cell[];
   nodes: NodeAttention[];
   positions?: Positions[];
 }
 
-/** All errors of the API: a status from 400 on and this. */
-export interface Problem {
+/** The body of every error response (status 400 and above). */
+export interface ErrorResponse {
   detail: string;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Between the page and its views.
 
-/** All that the page shows is decided by this; it stands in the address, so that a link shows the same. */
+/** The complete state of the page. It is kept in the URL, so that a link shows the same. */
 export interface State {
   view: string;
   model: string;
   text: string;
   trace: string;
-  side: Side;
+  attention_type: AttentionType;
   layer: number;
   head: number;
-  /** Heads laid over each other, as "layer.head". */
+  /** Overlaid heads, as "layer.head". */
   heads: string[];
-  /** The token that is looked at, and on which side it stands. */
+  /** The pinned token, and whether it is a query or a key. */
   token: number;
-  token_side: "query" | "key";
+  token_role: "query" | "key";
   step: number;
   node: number;
-  off: string[]; // "side.layer.head"
-  off_how: "zero" | "mean";
-  merged: boolean;
-  averaged: boolean;
-  special: boolean;
+  ablated_heads: string[]; // "attention_type.layer.head"
+  ablation: "zero" | "mean";
+  merge_subwords: boolean;
+  average_heads: boolean;
+  show_special: boolean;
   threshold: number;
   method: DecodingSettings["method"];
-  beams: number;
-  /** 0: as the model's own settings have it. */
-  longest: number;
+  beam_size: number;
+  /** 0, as for the other decoding settings: the model's default. */
+  max_new_tokens: number;
   temperature: number;
   top_k: number;
   top_p: number;
   seed: number;
-  /** The measuring of heads that is looked at. */
+  /** The head-importance job that is shown. */
   job: string;
-  /** Positions: for how many words, and how many numbers each gets. */
-  words: number;
-  numbers: number;
-  /** Runs: what curves lie along, how they are drawn, and which; none named: those that train, or the first. */
+  /** Positions: the number of positions, and the number of dimensions of each encoding. */
+  length: number;
+  width: number;
+  /** Runs: the x axis, the y scale, smoothing, and which runs; empty: those in training, or else the first. */
   axis: "step" | "time";
   scale: "linear" | "log";
   smoothing: number;
@@ -349,62 +358,62 @@ export interface State {
 
 export interface Store {
   get(): State;
-  /** Change some of it; all views hear of it, and the address changes. */
+  /** Change part of the state; all subscribers are notified, and the URL changes. */
   set(change: Partial<State>): void;
-  /** Called after each change with the new state and what it was; gives back how to stop. */
-  listen(hear: (state: State, before: State) => void): () => void;
+  /** Called after each change with the new and the old state; returns the function that unsubscribes. */
+  subscribe(listener: (state: State, before: State) => void): () => void;
 }
 
-/** Where data comes from: a server, or what a standalone file carries. Both answer alike; what a file cannot do is refused with a sentence. */
+/** Where data comes from: a server, or a standalone file. Both answer alike; a file rejects what needs the model. */
 export interface Source {
   live: boolean;
   models(): Promise<ModelSummary[]>;
-  parts(model: string): Promise<Part>;
-  run(model: string, request: RunRequest, hear: (event: RunEvent) => void, stop?: AbortSignal): Promise<string>;
+  diagram(model: string): Promise<ModuleBox>;
+  run(model: string, request: RunRequest, onEvent: (event: RunEvent) => void, signal?: AbortSignal): Promise<string>;
   trace(id: string): Promise<Trace>;
-  /** One head, or the mean of all heads of a layer for head "mean"; kept once fetched. */
-  matrix(trace: string, side: Side, layer: number, head: number | "mean", pool?: number): Promise<Matrix>;
+  /** One head, or the mean over a layer's heads for head "mean"; cached. */
+  matrix(trace: string, type: AttentionType, layer: number, head: number | "mean", pool?: number): Promise<Matrix>;
   /** One row of a head, never pooled: 1 × columns. */
-  row(trace: string, side: Side, layer: number, head: number | "mean", query: number): Promise<Matrix>;
-  /** All heads of a layer, small: no more than `size` along each side. */
-  thumbnails(trace: string, side: Side, layer: number, size: number): Promise<Matrix[]>;
+  row(trace: string, type: AttentionType, layer: number, head: number | "mean", query: number): Promise<Matrix>;
+  /** All heads of a layer, pooled to at most `size` rows and columns. */
+  thumbnails(trace: string, type: AttentionType, layer: number, size: number): Promise<Matrix[]>;
   node(trace: string, node: number): Promise<NodeAttention>;
   cell(trace: string, request: CellRequest): Promise<Cell>;
-  worth(model: string, request: WorthRequest): Promise<Job>;
+  measureHeads(model: string, request: HeadImportanceRequest): Promise<Job>;
   job(id: string): Promise<Job>;
-  stop(id: string): Promise<void>;
+  stopJob(id: string): Promise<void>;
   positions(length: number, width: number): Promise<Positions>;
   runs(): Promise<RunSummary[]>;
-  runLines(id: string, after: number): Promise<RunLines>;
+  runMetrics(id: string, after: number): Promise<RunMetrics>;
 }
 
 /** What a view is given. */
 export interface ViewContext {
   store: Store;
   source: Source;
-  /** The trace that is looked at, or null before the first. */
+  /** The current trace, or null before the first. */
   trace(): Trace | null;
-  /** The model that was chosen, or null before the server has named any. */
+  /** The selected model, or null before the server has listed any. */
   model(): ModelSummary | null;
-  /** Say something to the person: a sentence that goes away, or stays where it is an error. */
-  say(sentence: string, kind?: "note" | "error"): void;
-  /** A colour for a head, the same everywhere. */
-  colour(layer: number, head: number): string;
-  /** Run the model of the state, and look at what comes out from then on. Problems are said to the person. */
+  /** Show a message: a note that disappears by itself, or an error that stays. */
+  notify(message: string, kind?: "note" | "error"): void;
+  /** The color of a head, the same everywhere. */
+  color(layer: number, head: number): string;
+  /** Run the selected model and make the result the current trace. Errors are shown as messages. */
   run(request: RunRequest): Promise<void>;
-  /** What is being written at this moment, or null; `listen` hears of every token, and gives back how to stop. */
+  /** The run in progress, or null; `onRunning` subscribes to its tokens and returns the function that unsubscribes. */
   running(): Running | null;
-  listen(hear: (running: Running | null) => void): () => void;
+  onRunning(listener: (running: Running | null) => void): () => void;
 }
 
-/** A model at work: what it has written so far. */
+/** A run in progress, with the tokens generated so far. */
 export interface Running {
   request: RunRequest;
   tokens: { text: string; token: string; probability: number; step: number }[];
   stop(): void;
 }
 
-/** What a view can be saved as. */
+/** The formats in which a view can be saved. */
 export interface Exports {
   svg?: () => SVGSVGElement | string;
   canvas?: () => HTMLCanvasElement;
@@ -412,11 +421,11 @@ export interface Exports {
 }
 
 export interface Mounted {
-  /** Called after every change of state or trace; draws only what has changed. */
+  /** Called after every change of the state or the trace; redraws only what has changed. */
   update(state: State, trace: Trace | null): void;
   destroy(): void;
   exports?: Exports;
-  /** What is drawn, as plain data: `window.regard.read(name)` gives it to whoever wants to check. */
+  /** What is drawn, as plain data; `window.regard.read(name)` returns it for checks. */
   read?(): unknown;
 }
 
@@ -424,7 +433,7 @@ export interface Mounted {
 export interface View {
   name: string;
   title: string;
-  /** Whether it can show something for this model or trace. */
+  /** Whether the view applies to this model. */
   fits(model: ModelSummary | null): boolean;
   mount(element: HTMLElement, context: ViewContext): Mounted;
 }

@@ -1,43 +1,43 @@
 /**
- * The page begins here: where data comes from, what the state is, which view is in front, which trace is looked at.
+ * The entry point: chooses the data source, keeps the state, loads traces, and shows the current view.
  */
 
 /** @import { ModelSummary, Mounted, RunRequest, State, Trace, View, ViewContext } from "./contract" */
 
-import { headColour } from "./page/colour.js";
-import { h, put } from "./page/dom.js";
-import { openFrame } from "./page/frame.js";
-import { decodingOf, openRunner } from "./page/runner.js";
-import { openStatus } from "./page/status.js";
-import { openStore } from "./page/store.js";
-import { dress, onNightfall, usualTheme } from "./page/theme.js";
-import { closeTip } from "./page/tooltip.js";
-import { ONLY, carried, embeddedSource } from "./source/embedded.js";
-import { liveSource, sentence } from "./source/live.js";
-import { clearest } from "./views/heads/selection.js";
+import { headColor } from "./page/color.js";
+import { h, setChildren } from "./page/dom.js";
+import { createFrame } from "./page/frame.js";
+import { createMessages, errorMessage } from "./page/messages.js";
+import { createRunner, decodingSettings } from "./page/runner.js";
+import { createStore } from "./page/store.js";
+import { applyTheme, onSystemThemeChange, savedTheme } from "./page/theme.js";
+import { hideTooltip } from "./page/tooltip.js";
+import { EMBEDDED_TRACE, embeddedSource, readEmbedded } from "./source/embedded.js";
+import { liveSource, responseError } from "./source/live.js";
+import { sharpestHead } from "./views/heads/selection.js";
 import { VIEWS } from "./views/index.js";
 
-const store = openStore();
-if (store.get().theme === "auto") store.set({ theme: usualTheme() });
-dress(store.get().theme);
+const store = createStore();
+if (store.get().theme === "auto") store.set({ theme: savedTheme() });
+applyTheme(store.get().theme);
 
-const status = openStatus();
-const file = read();
-const source = file === null ? liveSource(hearServer) : embeddedSource(file);
-const runner = openRunner(source, status.say);
+const messages = createMessages();
+const file = readFile();
+const source = file === null ? liveSource(onServerReachable) : embeddedSource(file);
+const runner = createRunner(source, messages.notify);
 
 /** @type {ModelSummary[]} */
 let models = [];
 /** @type {Trace | null} */
 let trace = null;
 /** @type {{ view: View, mounted: Mounted, element: HTMLElement } | null} */
-let front = null;
-/** What is being fetched or run; what was asked for earlier is then out of date. */
-let turn = 0;
-/** Whether nobody has said yet how to search. */
-const anyMethod = !/[#&]method=/.test(location.hash);
-/** Whether nobody has said yet which head to look at. */
-let anyHead = !/[#&](side|layer|head|heads|token)=/.test(location.hash);
+let current = null;
+/** The number of the latest load or run; results of earlier ones are outdated. */
+let latestLoad = 0;
+/** Whether the URL leaves the decoding method to the model. */
+const usesDefaultMethod = !/[#&]method=/.test(location.hash);
+/** Whether the URL leaves the choice of a head to the page. */
+let usesDefaultHead = !/[#&](attention_type|layer|head|heads|token)=/.test(location.hash);
 
 /** @type {ViewContext} */
 const context = {
@@ -45,184 +45,186 @@ const context = {
   source,
   trace: () => trace,
   model: () => models.find((each) => each.id === store.get().model) ?? null,
-  say: status.say,
-  colour: headColour,
+  notify: messages.notify,
+  color: headColor,
   run,
   running: runner.running,
-  listen: runner.listen,
+  onRunning: runner.subscribe,
 };
 
-const frame = openFrame({
+const frame = createFrame({
   store,
   views: VIEWS,
   live: source.live,
-  banner: status.banner,
-  status: status.element,
-  mounted: () => front?.mounted ?? null,
+  banner: messages.banner,
+  messages: messages.element,
+  mounted: () => current?.mounted ?? null,
   trace: () => trace,
-  say: status.say,
-  choose: (id) => store.set({ ...fresh(id), model: id }),
-  open: openFile,
+  notify: messages.notify,
+  selectModel: (id) => store.set({ ...resetForModel(id), model: id }),
+  openFile,
 });
 
-store.listen((state, before) => {
-  if (state.theme !== before.theme) dress(state.theme);
-  if (state.model !== before.model || (state.trace !== before.trace && state.trace !== trace?.id)) void look();
+store.subscribe((state, before) => {
+  if (state.theme !== before.theme) applyTheme(state.theme);
+  if (state.model !== before.model || (state.trace !== before.trace && state.trace !== trace?.id)) void loadTrace();
   draw();
 });
-runner.listen(mark);
-onNightfall(() => {
-  dress(store.get().theme);
+runner.subscribe(markReady);
+onSystemThemeChange(() => {
+  applyTheme(store.get().theme);
   draw();
 });
 Object.assign(window, {
-  regard: { read: (/** @type {string} */ name) => (front?.view.name === name ? front.mounted.read?.() : undefined) },
+  regard: { read: (/** @type {string} */ name) => (current?.view.name === name ? current.mounted.read?.() : undefined) },
 });
-void begin();
+void start();
 
-async function begin() {
+async function start() {
   draw();
   try {
     models = await source.models();
-  } catch (problem) {
-    return tell(problem);
+  } catch (error) {
+    return notifyError(error);
   }
-  frame.models(models);
-  if (models.length === 0) return status.say("The server has no model to look into.", "error");
+  frame.setModels(models);
+  if (models.length === 0) return messages.notify("The server has no model to show.", "error");
   const state = store.get();
   if (!models.some((model) => model.id === state.model)) {
-    if (state.model !== "") status.say(`There is no model “${state.model}” here, so this is ${models[0].name}.`);
+    if (state.model !== "")
+      messages.notify(`There is no model “${state.model}” here; showing ${models[0].name} instead.`);
     const { method } = models[0].decoding;
     const change = {
-      ...(state.model === "" ? {} : fresh(models[0].id)),
-      ...(anyMethod ? { method } : {}),
+      ...(state.model === "" ? {} : resetForModel(models[0].id)),
+      ...(usesDefaultMethod ? { method } : {}),
       model: models[0].id,
     };
-    return store.set(source.live ? change : { ...change, trace: ONLY }); // and whoever listens looks
+    return store.set(source.live ? change : { ...change, trace: EMBEDDED_TRACE }); // the subscriber loads the trace
   }
-  if (anyMethod) store.set({ method: context.model()?.decoding.method ?? state.method });
-  return look();
+  if (usesDefaultMethod) store.set({ method: context.model()?.decoding.method ?? state.method });
+  return loadTrace();
 }
 
-/** Have the trace that the state asks for: fetched, or made by running the model. */
-async function look() {
-  const mine = ++turn;
+/** Load the trace that the state names, or run the model on its text. */
+async function loadTrace() {
+  const load = ++latestLoad;
   const state = store.get();
   const model = models.find((each) => each.id === state.model);
   if (model === undefined) return;
   if (state.trace !== "" && state.trace === trace?.id) return draw();
-  const wanted = state.trace || (source.live ? "" : ONLY);
-  if (wanted !== "") {
+  const id = state.trace || (source.live ? "" : EMBEDDED_TRACE);
+  if (id !== "") {
     try {
-      const found = await source.trace(wanted);
-      if (mine === turn) await take(found);
+      const loaded = await source.trace(id);
+      if (load === latestLoad) await showTrace(loaded);
       return;
-    } catch (problem) {
-      if (mine !== turn) return;
-      if (!source.live || state.text === "") return tell(problem);
-      status.say("That trace is no longer there, so the text is run again.");
+    } catch (error) {
+      if (load !== latestLoad) return;
+      if (!source.live || state.text === "") return notifyError(error);
+      messages.notify("That trace no longer exists, so the text is run again.");
     }
   }
   const text = state.text || model.example;
-  if (text === "" || model.task === "pictures") {
+  if (text === "" || model.input === "image") {
     trace = null;
     return draw();
   }
-  await run({ text, decoding: decodingOf(store.get(), model) });
+  await run({ text, decoding: decodingSettings(store.get(), model) });
 }
 
 /** @param {RunRequest} request */
 async function run(request) {
-  const mine = ++turn;
+  const load = ++latestLoad;
   const id = await runner.run(store.get().model, request);
-  if (id === null || mine !== turn) return;
+  if (id === null || load !== latestLoad) return;
   try {
-    const found = await source.trace(id);
-    if (mine === turn) await take(found);
-  } catch (problem) {
-    tell(problem);
+    const recorded = await source.trace(id);
+    if (load === latestLoad) await showTrace(recorded);
+  } catch (error) {
+    notifyError(error);
   }
 }
 
 /**
- * Look at this trace from now on. What the state asked for of the one before is kept where this one has it too; at the
- * beginning, that is the head whose links are clearest.
- * @param {Trace} found
+ * Make a trace the current one. The state keeps its head as far as this trace has it; on the first trace, the sharpest
+ * head is chosen.
+ * @param {Trace} shown
  */
-async function take(found) {
-  const mine = turn;
-  const sides = found.model.attention;
+async function showTrace(shown) {
+  const load = latestLoad;
+  const specs = shown.model.attention;
   /** @type {Partial<State>} */
   let change = {};
-  if (anyHead && sides.length > 0) {
-    const side = sides.find((each) => each.side === "cross")?.side ?? sides[0].side;
-    change = { side, ...(await clearest(source, found, side).catch(() => ({}))) };
-    if (mine !== turn) return;
+  if (usesDefaultHead && specs.length > 0) {
+    const type = specs.find((spec) => spec.attention_type === "cross")?.attention_type ?? specs[0].attention_type;
+    change = { attention_type: type, ...(await sharpestHead(source, shown, type).catch(() => ({}))) };
+    if (load !== latestLoad) return;
   }
-  anyHead = false;
-  trace = found;
-  const wanted = { ...store.get(), ...change };
-  const shape = sides.find((each) => each.side === wanted.side) ?? sides[0];
-  if (shape !== undefined) {
-    change.side = shape.side;
-    change.layer = within(wanted.layer, shape.layers);
-    change.head = within(wanted.head, shape.heads);
+  usesDefaultHead = false;
+  trace = shown;
+  const next = { ...store.get(), ...change };
+  const spec = specs.find((each) => each.attention_type === next.attention_type) ?? specs[0];
+  if (spec !== undefined) {
+    change.attention_type = spec.attention_type;
+    change.layer = clampIndex(next.layer, spec.layers);
+    change.head = clampIndex(next.head, spec.heads);
   }
-  const known = models.some((model) => model.id === found.model.id);
-  store.set({ ...change, trace: found.id, model: known ? found.model.id : wanted.model, text: found.request.text });
+  const isKnown = models.some((model) => model.id === shown.model.id);
+  store.set({ ...change, trace: shown.id, model: isKnown ? shown.model.id : next.model, text: shown.request.text });
   draw();
 }
 
 /**
- * What another model changes: nothing of the last one's trace is left, and its own decoding is taken.
+ * The changes that go with selecting another model: its own decoding method, and nothing of the last model's trace.
  * @param {string} id
  * @returns {Partial<State>}
  */
-function fresh(id) {
-  anyHead = true;
+function resetForModel(id) {
+  usesDefaultHead = true;
   const method = models.find((model) => model.id === id)?.decoding.method ?? "beam";
-  const none = { beams: 0, longest: 0, temperature: 0, top_k: 0, top_p: 0, seed: 0 };
-  return { ...none, method, trace: "", text: "", layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, off: [] };
+  const defaults = { beam_size: 0, max_new_tokens: 0, temperature: 0, top_k: 0, top_p: 0, seed: 0 };
+  const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
+  return { ...defaults, method, trace: "", text: "", ...selection };
 }
 
 /** @param {File} chosen */
 async function openFile(chosen) {
   try {
-    const answer = await fetch("api/traces", { method: "POST", body: chosen }).catch(() => null);
-    if (answer === null) throw new Error("The server does not answer, so it cannot open this file now.");
-    if (!answer.ok) throw new Error(await sentence(answer));
-    store.set({ trace: (await answer.json()).trace, token: -1, node: -1, step: 1, heads: [] });
-    status.say(`This is what ${chosen.name} holds.`);
-  } catch (problem) {
-    tell(problem);
+    const response = await fetch("api/traces", { method: "POST", body: chosen }).catch(() => null);
+    if (response === null) throw new Error("The server is not responding, so it cannot open this file now.");
+    if (!response.ok) throw new Error(await responseError(response));
+    store.set({ trace: (await response.json()).trace, token: -1, node: -1, step: 1, heads: [] });
+    messages.notify(`Opened ${chosen.name}.`);
+  } catch (error) {
+    notifyError(error);
   }
 }
 
-/** Show what is to be shown. A view that fails says so in its own place, and the others go on. */
+/** Draw the current view. A view that fails shows its error; the rest of the page keeps working. */
 function draw() {
   const state = store.get();
   const model = context.model();
-  const fitting = VIEWS.filter((view) => view.fits(model));
-  const view = fitting.find((each) => each.name === state.view) ?? fitting[0];
+  const available = VIEWS.filter((view) => view.fits(model));
+  const view = available.find((each) => each.name === state.view) ?? available[0];
   if (view === undefined) return;
   if (view.name !== state.view && model !== null) return store.set({ view: view.name });
-  if (front?.view !== view) {
-    closeTip();
-    front?.mounted.destroy();
-    front = null;
+  if (current?.view !== view) {
+    hideTooltip();
+    current?.mounted.destroy();
+    current = null;
     const element = h("div", { class: `view view-${view.name}`, "data-view": view.name });
-    put(frame.place, element);
-    attempt(element, () => {
-      front = { view, element, mounted: view.mount(element, context) };
+    setChildren(frame.viewContainer, element);
+    showErrors(element, () => {
+      current = { view, element, mounted: view.mount(element, context) };
     });
   }
-  if (front !== null) attempt(front.element, () => front?.mounted.update(state, trace));
-  frame.show(state, model, trace);
-  mark();
+  if (current !== null) showErrors(current.element, () => current?.mounted.update(state, trace));
+  frame.update(state, model, trace);
+  markReady();
 }
 
-/** Whether what is shown is all there is: for tests, and for who makes pictures of the page. */
-function mark() {
+/** Mark the page as complete, for tests and screenshots. */
+function markReady() {
   document.documentElement.dataset.ready = trace !== null && runner.running() === null ? "yes" : "no";
 }
 
@@ -230,46 +232,45 @@ function mark() {
  * @param {HTMLElement} element
  * @param {() => void} act
  */
-function attempt(element, act) {
+function showErrors(element, act) {
   try {
     act();
-  } catch (problem) {
-    console.error(problem);
-    const reason = problem instanceof Error ? problem.message : String(problem);
-    put(element, h("p", { class: "problem" }, `This view could not be drawn: ${reason}`));
+  } catch (error) {
+    console.error(error);
+    setChildren(element, h("p", { class: "problem" }, `This view could not be drawn: ${errorMessage(error)}`));
   }
 }
 
 /**
- * The server went away or came back. One that was started anew has forgotten its traces: then the text is run again.
- * @param {boolean} there
+ * The server became reachable or unreachable. A restarted server has lost its traces; then the text is run again.
+ * @param {boolean} reachable
  */
-function hearServer(there) {
-  status.server(there);
-  if (!there) return;
-  if (models.length === 0) void begin();
+function onServerReachable(reachable) {
+  messages.setServerReachable(reachable);
+  if (!reachable) return;
+  if (models.length === 0) void start();
   else if (trace !== null) source.trace(trace.id).catch(() => store.set({ trace: "" }));
 }
 
 /**
- * The nearest of so many numbers from 0 on.
- * @param {number} number
+ * The nearest valid index.
+ * @param {number} index
  * @param {number} count
  */
-function within(number, count) {
-  return Math.max(0, Math.min(count - 1, Math.trunc(number)));
+function clampIndex(index, count) {
+  return Math.max(0, Math.min(count - 1, Math.trunc(index)));
 }
 
-/** @param {unknown} problem */
-function tell(problem) {
-  status.say(problem instanceof Error ? problem.message : String(problem), "error");
+/** @param {unknown} error */
+function notifyError(error) {
+  messages.notify(errorMessage(error), "error");
 }
 
-function read() {
+function readFile() {
   try {
-    return carried(document);
+    return readEmbedded(document);
   } catch {
-    status.say("The data in this file is damaged, so there is nothing to show. Please make it again.", "error");
+    messages.notify("The data in this file is damaged. Please create it again.", "error");
     return null;
   }
 }

@@ -1,41 +1,38 @@
-"""Who may look at whom, how it is computed, in which heads, at which positions, and what is kept."""
+"""Attention: patterns and masks, the computation, heads, positions and KV caches."""
 
-from regard.attention.attend import attend, attend_and_show
-from regard.attention.cache import Cache, LayerState, Store
-from regard.attention.context import Context
-from regard.attention.encoding import Binary, Concatenated, Index, Learned, Normalised, Position, Sinusoidal
-from regard.attention.heads import Attention, CrossAttention, HeadsConfig, SelfAttention
-from regard.attention.latent import LatentConfig, LatentCrossAttention, LatentSelfAttention
+from regard.attention.attend import Cosine, Dot, ScaledDot, attend, attend_with_weights
+from regard.attention.context import Context, Lengths
+from regard.attention.kv_cache import KVBuffer, KVCache, LayerState
+from regard.attention.latent import LatentAttentionConfig, LatentCrossAttention, LatentSelfAttention
+from regard.attention.mask import Mask
+from regard.attention.multi_head import Attention, CrossAttention, MultiHeadConfig, SelfAttention
 from regard.attention.pattern import Both, Causal, Either, Full, Pattern
-from regard.attention.patterns import Dilated, Documents, Global, Lengths, Sliding, read_pattern
-from regard.attention.position import (
+from regard.attention.patterns import Dilated, Documents, Global, Sliding, read_pattern
+from regard.attention.positions.absolute import Binary, Concatenated, Index, Learned, Normalized, Position, Sinusoidal
+from regard.attention.positions.config import (
     BinaryConfig,
     IndexConfig,
     LearnedConfig,
     NoPositionConfig,
-    NormalisedConfig,
+    NormalizedConfig,
     RotaryConfig,
     SinusoidalConfig,
 )
-from regard.attention.rotary import (
-    BandScaling,
+from regard.attention.positions.rotary import (
     DynamicScaling,
     LinearScaling,
-    LongScaling,
+    Llama3Scaling,
+    LongRopeScaling,
     Rotary,
     YarnScaling,
-    rotate,
+    apply_rotary,
 )
-from regard.attention.scope import Scope
-from regard.attention.similarity import Cosine, Dot, ScaledDot
 
 __all__ = [
     "Attention",
-    "BandScaling",
     "Binary",
     "BinaryConfig",
     "Both",
-    "Cache",
     "Causal",
     "Concatenated",
     "Context",
@@ -48,10 +45,11 @@ __all__ = [
     "Either",
     "Full",
     "Global",
-    "HeadsConfig",
     "Index",
     "IndexConfig",
-    "LatentConfig",
+    "KVBuffer",
+    "KVCache",
+    "LatentAttentionConfig",
     "LatentCrossAttention",
     "LatentSelfAttention",
     "LayerState",
@@ -59,24 +57,25 @@ __all__ = [
     "LearnedConfig",
     "Lengths",
     "LinearScaling",
-    "LongScaling",
+    "Llama3Scaling",
+    "LongRopeScaling",
+    "Mask",
+    "MultiHeadConfig",
     "NoPositionConfig",
-    "Normalised",
-    "NormalisedConfig",
+    "Normalized",
+    "NormalizedConfig",
     "Pattern",
     "Position",
     "Rotary",
     "RotaryConfig",
     "ScaledDot",
-    "Scope",
     "SelfAttention",
     "Sinusoidal",
     "SinusoidalConfig",
     "Sliding",
-    "Store",
     "YarnScaling",
+    "apply_rotary",
     "attend",
-    "attend_and_show",
+    "attend_with_weights",
     "read_pattern",
-    "rotate",
 ]

@@ -1,9 +1,9 @@
-"""Who may look at whom, as a question about two positions.
+"""Attention patterns: which keys each query may attend to.
 
-A `Pattern` answers one question on index tensors: in this row, may the query at position i look at the key at position
-j? Positions are absolute, counted from 0 in the row, so a cached step, a chunk and a whole sentence ask the same
-question. From that one answer come the dense mask, FlexAttention's block mask and the count of allowed pairs; they
-cannot disagree. `scope.py` makes them.
+A `Pattern` is a predicate on index tensors: in this row, may the query at position i attend to the key at position j?
+Positions are absolute, counted from 0 in the row, so a cached step, a chunk and a whole sequence ask the same question.
+The dense mask, FlexAttention's block mask and the number of allowed pairs all follow from that predicate (mask.py), so
+they cannot disagree.
 """
 
 from __future__ import annotations
@@ -17,56 +17,58 @@ if TYPE_CHECKING:
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    from regard.attention.scope import Scope
+    from regard.attention.mask import Mask
 
 
-class Horizon(NamedTuple):
-    """What a query sees at most of what came before: the last `window` keys, itself included, and the first `kept`."""
+class Lookback(NamedTuple):
+    """A bound on the keys a causal query can attend to: the last `window`, itself included, and the first
+    `sink_tokens`."""
 
     window: int
-    kept: int
+    sink_tokens: int
 
 
 class Pattern:
-    """Which keys a query may see. A kind of pattern is a frozen dataclass with `allows`; the rest follows from it."""
+    """Which keys a query may attend to. A new pattern is a frozen dataclass with `allows`; the other methods only allow
+    shortcuts."""
 
     @property
-    def rows_alike(self) -> bool:
-        """Whether every row gets the same answer, so that one mask serves the whole batch."""
+    def same_for_all_rows(self) -> bool:
+        """Whether the pattern is the same for every row, so that one mask serves the whole batch."""
         return True
 
     @property
     def causal(self) -> bool:
-        """Whether it is certain that no query sees a later position."""
+        """Whether no query attends to a later position, for certain."""
         return False
 
     @property
-    def sees_itself(self) -> bool:
-        """Whether it is certain that every query sees the key at its own position, so that none sees nothing."""
+    def includes_self(self) -> bool:
+        """Whether every query attends to the key at its own position, for certain, so that no row is fully masked."""
         return False
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """True where the query may look at the key; the three index tensors broadcast against each other."""
+        """True where the query may attend to the key. The three index tensors are broadcast against each other."""
         raise NotImplementedError
 
     def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
-        """Refuse work that what the pattern knows of rows and positions does not fit."""
+        """Raise an error if the pattern's own tensors do not fit these sizes."""
 
-    def covers(self, start: int, queries: int, keys: int) -> bool:
-        """Whether it is certain, without looking at a tensor, that every one of these queries sees every key."""
+    def allows_all(self, start: int, queries: int, keys: int) -> bool:
+        """Whether every one of these queries may attend to every key, for certain and without evaluating `allows`."""
         return False
 
-    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """Bounds on what queries at positions `first` to `last` can see: the lowest key, and the end behind all."""
+    def key_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        """A range of keys, as (start, stop), that contains all keys of the queries at positions `first` to `last`."""
         return 0, keys
 
-    def horizon(self) -> Horizon | None:
-        """How far back a query ever looks, where nothing later is seen; None if there is no bound."""
+    def lookback(self) -> Lookback | None:
+        """How far back a query attends, under a causal pattern; None if there is no bound."""
         return None
 
-    def reduce(self, start: int, queries: int, keys: int) -> Pattern:
-        """The simplest pattern that gives the same answers for these queries and keys."""
-        return Full() if self.covers(start, queries, keys) else self
+    def simplify(self, start: int, queries: int, keys: int) -> Pattern:
+        """The simplest pattern that is equivalent for these queries and keys."""
+        return Full() if self.allows_all(start, queries, keys) else self
 
     def __and__(self, other: Pattern) -> Pattern:
         return Both(self, other)
@@ -74,7 +76,7 @@ class Pattern:
     def __or__(self, other: Pattern) -> Pattern:
         return Either(self, other)
 
-    def over(
+    def bind(
         self,
         queries: int,
         keys: int | None = None,
@@ -82,88 +84,88 @@ class Pattern:
         rows: int = 1,
         start: int | Tensor | None = None,
         device: torch.device | str | None = None,
-    ) -> Scope:
-        """Lay the pattern over `queries` × `keys` (as many as queries, if not given); see `Scope`."""
-        from regard.attention.scope import Scope
+    ) -> Mask:
+        """Bind the pattern to `queries` × `keys` (by default as many keys as queries); see `Mask`."""
+        from regard.attention.mask import Mask
 
-        return Scope(self, queries, queries if keys is None else keys, rows, start, device)
+        return Mask(self, queries, queries if keys is None else keys, rows, start, device)
 
-    def mask(self, queries: int, keys: int | None = None, **more: Any) -> Tensor:
+    def dense_mask(self, queries: int, keys: int | None = None, **more: Any) -> Tensor:
         """The dense mask, True where allowed.  # (queries, keys), or (rows, queries, keys) for several rows"""
-        scope = self.over(queries, keys, **more)
-        dense = scope.mask()[:, 0].expand(-1, scope.queries, scope.keys)
-        return dense[0] if dense.shape[0] == 1 and scope.rows == 1 else dense.expand(scope.rows, -1, -1)
+        mask = self.bind(queries, keys, **more)
+        dense = mask.dense()[:, 0].expand(-1, mask.queries, mask.keys)
+        return dense[0] if dense.shape[0] == 1 and mask.rows == 1 else dense.expand(mask.rows, -1, -1)
 
     def pairs(self, queries: int, keys: int | None = None, **more: Any) -> int:
-        """How many (query, key) pairs are allowed, over all rows."""
-        return self.over(queries, keys, **more).pairs()
+        """The number of allowed (query, key) pairs, over all rows."""
+        return self.bind(queries, keys, **more).pairs()
 
     def block_mask(self, queries: int, keys: int | None = None, **more: Any) -> BlockMask:
-        """FlexAttention's form of the same pattern."""
-        return self.over(queries, keys, **more).block_mask()
+        """The pattern as FlexAttention's block mask."""
+        return self.bind(queries, keys, **more).block_mask()
 
 
 @dataclass(frozen=True)
 class Full(Pattern):
-    """Every query sees every key."""
+    """Every query attends to every key."""
 
     @property
-    def sees_itself(self) -> bool:
+    def includes_self(self) -> bool:
         return True
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query == query) & (key == key)
 
-    def covers(self, start: int, queries: int, keys: int) -> bool:
+    def allows_all(self, start: int, queries: int, keys: int) -> bool:
         return True
 
 
 @dataclass(frozen=True)
 class Causal(Pattern):
-    """A token sees itself and what came before it (j ≤ i)."""
+    """A query attends to its own position and earlier ones (j ≤ i)."""
 
     @property
     def causal(self) -> bool:
         return True
 
     @property
-    def sees_itself(self) -> bool:
+    def includes_self(self) -> bool:
         return True
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return key <= query
 
-    def covers(self, start: int, queries: int, keys: int) -> bool:
+    def allows_all(self, start: int, queries: int, keys: int) -> bool:
         return keys <= start + 1
 
-    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
         return 0, max(0, min(keys, last + 1))
 
 
 @dataclass(frozen=True)
 class Both(Pattern):
-    """Allowed where both parts allow it: `first & second`."""
+    """The intersection of two patterns: `first & second`."""
 
     first: Pattern
     second: Pattern
 
     @property
-    def rows_alike(self) -> bool:
-        return self.first.rows_alike and self.second.rows_alike
+    def same_for_all_rows(self) -> bool:
+        return self.first.same_for_all_rows and self.second.same_for_all_rows
 
     @property
     def causal(self) -> bool:
         return self.first.causal or self.second.causal
 
     @property
-    def sees_itself(self) -> bool:
-        return self.first.sees_itself and self.second.sees_itself
+    def includes_self(self) -> bool:
+        return self.first.includes_self and self.second.includes_self
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(row, query, key) & self.second.allows(row, query, key)
 
-    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        one, other = (part.reach(first, last, keys) for part in (self.first, self.second))
+    def key_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        one, other = (part.key_range(first, last, keys) for part in (self.first, self.second))
         lowest = max(one[0], other[0])
         return lowest, max(lowest, min(one[1], other[1]))
 
@@ -171,13 +173,13 @@ class Both(Pattern):
         self.first.check(rows, queries, keys, start)
         self.second.check(rows, queries, keys, start)
 
-    def horizon(self) -> Horizon | None:
-        """Of two bounds both hold; the one that takes less room is kept."""
-        bounds = [bound for part in (self.first, self.second) if (bound := part.horizon()) is not None]
+    def lookback(self) -> Lookback | None:
+        """Both bounds hold; the tighter one is returned."""
+        bounds = [bound for part in (self.first, self.second) if (bound := part.lookback()) is not None]
         return min(bounds, key=sum, default=None)
 
-    def reduce(self, start: int, queries: int, keys: int) -> Pattern:
-        first, second = (part.reduce(start, queries, keys) for part in (self.first, self.second))
+    def simplify(self, start: int, queries: int, keys: int) -> Pattern:
+        first, second = (part.simplify(start, queries, keys) for part in (self.first, self.second))
         if isinstance(first, Full):
             return second
         return first if isinstance(second, Full) or first == second else Both(first, second)
@@ -185,42 +187,42 @@ class Both(Pattern):
 
 @dataclass(frozen=True)
 class Either(Pattern):
-    """Allowed where one part allows it, or both: `first | second`."""
+    """The union of two patterns: `first | second`."""
 
     first: Pattern
     second: Pattern
 
     @property
-    def rows_alike(self) -> bool:
-        return self.first.rows_alike and self.second.rows_alike
+    def same_for_all_rows(self) -> bool:
+        return self.first.same_for_all_rows and self.second.same_for_all_rows
 
     @property
     def causal(self) -> bool:
         return self.first.causal and self.second.causal
 
     @property
-    def sees_itself(self) -> bool:
-        return self.first.sees_itself or self.second.sees_itself
+    def includes_self(self) -> bool:
+        return self.first.includes_self or self.second.includes_self
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(row, query, key) | self.second.allows(row, query, key)
 
-    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        one, other = (part.reach(first, last, keys) for part in (self.first, self.second))
+    def key_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        one, other = (part.key_range(first, last, keys) for part in (self.first, self.second))
         return min(one[0], other[0]), max(one[1], other[1])
 
     def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
         self.first.check(rows, queries, keys, start)
         self.second.check(rows, queries, keys, start)
 
-    def horizon(self) -> Horizon | None:
-        one, other = self.first.horizon(), self.second.horizon()
+    def lookback(self) -> Lookback | None:
+        one, other = self.first.lookback(), self.second.lookback()
         if one is None or other is None:
             return None
-        return Horizon(max(one.window, other.window), max(one.kept, other.kept))
+        return Lookback(max(one.window, other.window), max(one.sink_tokens, other.sink_tokens))
 
-    def reduce(self, start: int, queries: int, keys: int) -> Pattern:
-        first, second = (part.reduce(start, queries, keys) for part in (self.first, self.second))
+    def simplify(self, start: int, queries: int, keys: int) -> Pattern:
+        first, second = (part.simplify(start, queries, keys) for part in (self.first, self.second))
         if isinstance(first, Full) or isinstance(second, Full):
             return Full()
         return first if first == second else Either(first, second)

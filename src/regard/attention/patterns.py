@@ -1,12 +1,12 @@
-"""The kinds of pattern: the four pictures of Longformer's figure 2, the decoder's triangle, padding, packed documents.
+"""The attention patterns: those of Longformer's figure 2, and packed documents. Padding (`Lengths`) is in context.py.
 
-Each is a few lines. Join them with `&` and `|`:
+Combine them with `&` and `|`:
 
-    Causal() & Sliding(512)                     a local language model
-    Causal() & (Global(4) | Sliding(512))       with four tokens that all see and all are seen by
+    Causal() & Sliding(512)                     a language model with a sliding window
+    Causal() & (Global(4) | Sliding(512))       the same with four global (sink) tokens
     Full() & Lengths(lengths)                   an encoder over padded rows
 
-`read_pattern` reads the same from text ("causal & (global(4) | sliding(512))"), which is how settings files spell it.
+`read_pattern` parses the same from text ("causal & (global(4) | sliding(512))"), as in recipes.
 """
 
 import ast
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.pattern import Both, Causal, Either, Full, Horizon, Pattern
+from regard.attention.pattern import Both, Causal, Either, Full, Lookback, Pattern
 from regard.errors import UserError
 
 
 @dataclass(frozen=True)
 class Sliding(Pattern):
-    """See the `window` nearest keys on either side, itself included: cost grows with length, not with its square.
+    """Sliding window: the `window` nearest keys on either side, its own included. The cost is linear in the length.
 
-    The window is counted to one side, so under `Causal()` exactly `window` keys are visible, and 1 means itself alone.
+    The window is counted to one side, so under `Causal()` exactly `window` keys are visible; 1 is the query's own key.
     """
 
     window: int
@@ -33,26 +33,26 @@ class Sliding(Pattern):
         _at_least_one("sliding", "window", self.window)
 
     @property
-    def sees_itself(self) -> bool:
+    def includes_self(self) -> bool:
         return True
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query - key).abs() < self.window
 
-    def covers(self, start: int, queries: int, keys: int) -> bool:
+    def allows_all(self, start: int, queries: int, keys: int) -> bool:
         return max(start + queries - 1, keys - 1 - start) < self.window
 
-    def horizon(self) -> Horizon:
-        return Horizon(self.window, 0)
+    def lookback(self) -> Lookback:
+        return Lookback(self.window, 0)
 
-    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
+    def key_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
         lowest = min(max(0, first - self.window + 1), keys)
         return lowest, max(lowest, min(keys, last + self.window))
 
 
 @dataclass(frozen=True)
 class Dilated(Pattern):
-    """See `window` keys to either side, itself included, `step` apart: a wider view at the same cost."""
+    """Dilated sliding window: `window` keys to either side, its own included, `step` apart."""
 
     window: int
     step: int
@@ -62,26 +62,26 @@ class Dilated(Pattern):
         _at_least_one("dilated", "step", self.step)
 
     @property
-    def sees_itself(self) -> bool:
+    def includes_self(self) -> bool:
         return True
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         distance = (query - key).abs()
         return (distance < self.window * self.step) & (distance % self.step == 0)
 
-    def covers(self, start: int, queries: int, keys: int) -> bool:
-        return self.step == 1 and Sliding(self.window).covers(start, queries, keys)
+    def allows_all(self, start: int, queries: int, keys: int) -> bool:
+        return self.step == 1 and Sliding(self.window).allows_all(start, queries, keys)
 
-    def horizon(self) -> Horizon:
-        return Horizon((self.window - 1) * self.step + 1, 0)
+    def lookback(self) -> Lookback:
+        return Lookback((self.window - 1) * self.step + 1, 0)
 
-    def reach(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        return Sliding((self.window - 1) * self.step + 1).reach(first, last, keys)
+    def key_range(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        return Sliding((self.window - 1) * self.step + 1).key_range(first, last, keys)
 
 
 @dataclass(frozen=True)
 class Global(Pattern):
-    """The first `tokens` positions see all and are seen by all."""
+    """Global tokens: the first `tokens` positions attend to all positions, and all positions attend to them."""
 
     tokens: int
 
@@ -91,89 +91,69 @@ class Global(Pattern):
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query < self.tokens) | (key < self.tokens)
 
-    def covers(self, start: int, queries: int, keys: int) -> bool:
+    def allows_all(self, start: int, queries: int, keys: int) -> bool:
         return keys <= self.tokens or start + queries <= self.tokens
 
-    def horizon(self) -> Horizon:
-        return Horizon(1, self.tokens)  # a global token sees all before it, which are global too
-
-
-class Lengths(Pattern):
-    """Padding: in row r only the first `lengths[r]` keys are real.  lengths: # (rows,)"""
-
-    def __init__(self, lengths: Tensor) -> None:
-        if lengths.dim() != 1 or lengths.dtype.is_floating_point:
-            raise UserError(
-                "lengths holds one whole number a row: expected the shape (rows,), "
-                f"found {tuple(lengths.shape)} of {lengths.dtype}."
-            )
-        self.lengths = lengths
-
-    @property
-    def rows_alike(self) -> bool:
-        return False
-
-    def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
-        if self.lengths.shape[0] != rows:
-            raise UserError(f"lengths of the shape {tuple(self.lengths.shape)} do not fit {rows} rows; give one a row.")
-
-    def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return key < self.lengths[row]
+    def lookback(self) -> Lookback:
+        return Lookback(1, self.tokens)  # what a global query attends to before it is global too
 
 
 class Documents(Pattern):
-    """Several documents packed in one row: a token sees only its own, through the pattern `within`.
+    """Packed documents: a query attends only to keys of its own document, through the pattern `within`.
 
-    `numbers` says to which document each position belongs; a negative number is padding, seen by none, and a number
-    that comes again after another begins a new document. Within a document positions count from its own first token,
-    so a packed document gets just what it would get alone in a row (its own global tokens too). `key_numbers` is for
-    cross-attention, where queries and keys are packed apart.
+    `document_ids` assigns each position to a document; negative ids are padding, and an id that occurs again after
+    another one begins a new document. Positions within a document count from its first token, so a packed document gets
+    exactly what it would get alone in a row, including its own global tokens. `key_document_ids` is for
+    cross-attention, where queries and keys are packed separately.
     """
 
-    def __init__(self, numbers: Tensor, within: Pattern | None = None, key_numbers: Tensor | None = None) -> None:
-        for given in (numbers, key_numbers):
+    def __init__(
+        self, document_ids: Tensor, within: Pattern | None = None, key_document_ids: Tensor | None = None
+    ) -> None:
+        for given in (document_ids, key_document_ids):
             if given is not None and (given.dim() != 2 or given.dtype.is_floating_point):
                 raise UserError(
-                    "documents holds one whole number a position: expected shape (rows, positions), "
+                    "documents needs one integer per position: expected the shape (rows, positions), "
                     f"found {tuple(given.shape)} of {given.dtype}."
                 )
         self.within = Full() if within is None else within
-        self.numbers = numbers  # (rows, positions)
-        self.starts = document_starts(numbers)
-        self.key_numbers = numbers if key_numbers is None else key_numbers  # (rows, key positions)
-        self.key_starts = self.starts if key_numbers is None else document_starts(key_numbers)
+        self.document_ids = document_ids  # (rows, positions)
+        self.starts = document_starts(document_ids)
+        self.key_document_ids = document_ids if key_document_ids is None else key_document_ids  # (rows, key positions)
+        self.key_starts = self.starts if key_document_ids is None else document_starts(key_document_ids)
 
     @property
-    def rows_alike(self) -> bool:
+    def same_for_all_rows(self) -> bool:
         return False
 
     @property
     def causal(self) -> bool:
-        return self.within.causal and self.key_numbers is self.numbers
+        return self.within.causal and self.key_document_ids is self.document_ids
 
     def check(self, rows: int, queries: int, keys: int, start: int | Tensor) -> None:
-        (own_rows, own), (other_rows, other) = self.numbers.shape, self.key_numbers.shape
-        inside = isinstance(start, Tensor) or 0 <= start <= own - queries
-        if not (own_rows == other_rows == rows and keys <= other and inside):
+        (query_rows, query_positions), (key_rows, key_positions) = self.document_ids.shape, self.key_document_ids.shape
+        fits = isinstance(start, Tensor) or 0 <= start <= query_positions - queries
+        if not (query_rows == key_rows == rows and keys <= key_positions and fits):
             raise UserError(
-                f"documents of the shape {tuple(self.numbers.shape)}, for keys {tuple(self.key_numbers.shape)}, do not "
-                f"fit {rows} rows, {queries} queries from start {start} and {keys} keys; give each position a number."
+                f"documents of the shape {tuple(self.document_ids.shape)}, and {tuple(self.key_document_ids.shape)} "
+                f"for keys, do not fit {rows} rows, {queries} queries from position {start} and {keys} keys; every "
+                "position needs a document id."
             )
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        own, other = self.numbers[row, query], self.key_numbers[row, key]
+        document, key_document = self.document_ids[row, query], self.key_document_ids[row, key]
         start, key_start = self.starts[row, query], self.key_starts[row, key]
-        # In one row a document is one stretch: a number that comes again later is another document.
-        same = start == key_start if self.key_numbers is self.numbers else own == other
-        return same & (own >= 0) & self.within.allows(row, query - start, key - key_start)
+        # Documents of one row are compared by their start: an id that occurs again later is another document.
+        same = start == key_start if self.key_document_ids is self.document_ids else document == key_document
+        return same & (document >= 0) & self.within.allows(row, query - start, key - key_start)
 
 
-def document_starts(numbers: Tensor) -> Tensor:
-    """For every position the position where its document begins.  numbers, result: # (rows, positions)"""
-    place = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
-    begins = torch.ones_like(numbers, dtype=torch.bool)
-    begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-    return torch.where(begins, place, 0).cummax(dim=1).values
+def document_starts(document_ids: Tensor) -> Tensor:
+    """The position at which each position's document starts.  document_ids, result: # (rows, positions)"""
+    position = torch.arange(document_ids.shape[1], device=document_ids.device).expand_as(document_ids)
+    begins = torch.ones_like(document_ids, dtype=torch.bool)
+    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    return torch.where(begins, position, 0).cummax(dim=1).values
 
 
 _NAMES: dict[str, tuple[type[Pattern], int]] = {
@@ -187,7 +167,7 @@ _NAMES: dict[str, tuple[type[Pattern], int]] = {
 
 def read_pattern(text: str) -> Pattern:
     """A pattern from text such as "sliding(512)" or "global(4) | dilated(16, 2)"."""
-    # `global` is a Python keyword; the parser wants a name that is not.
+    # `global` is a Python keyword, which the parser would refuse as a name.
     source = text.replace("global", "global_")
     try:
         return _from_tree(ast.parse(source.strip(), mode="eval").body, text)
@@ -213,7 +193,7 @@ def _number(node: ast.expr) -> object:
         case ast.Constant(value):
             return value
         case ast.UnaryOp(ast.USub(), ast.Constant(int(value))):
-            return -value  # refused too, but by the pattern, which says why
+            return -value  # refused by the pattern, with the reason
     return None
 
 
@@ -227,10 +207,10 @@ def _named(name: str, values: Sequence[object], text: str) -> Pattern:
 def _expected(text: str) -> str:
     return (
         f"{text!r} is not a pattern; write full, causal, sliding(window), dilated(window, step) or global(tokens), "
-        "joined by & and | (for example 'global(4) | sliding(512)')."
+        "combined by & and | (for example 'global(4) | sliding(512)')."
     )
 
 
 def _at_least_one(kind: str, name: str, value: int) -> None:
     if value < 1:
-        raise UserError(f"{kind}: {name} is {value}; it counts the token itself, so it must be at least 1.")
+        raise UserError(f"{kind}: {name} is {value}; it includes the token itself, so it must be at least 1.")

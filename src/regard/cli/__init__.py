@@ -1,6 +1,6 @@
-"""The commands: read the command line, call the library, print. No logic of its own lives here.
+"""The commands: parse the command line, call the library, print. They contain no logic of their own.
 
-Whatever a person got wrong arrives as a `UserError` and leaves as one line on standard error and exit code 2.
+A `UserError` becomes one line on standard error and exit code 2.
 """
 
 import sys
@@ -11,17 +11,31 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import classify, cost, data, fill, generate, look, parse, score, shortlist, tag, train, translate
-from regard.cli.processes import ending
+from regard.cli.commands import (
+    classify,
+    cost,
+    data,
+    fill,
+    generate,
+    look,
+    parse,
+    score,
+    shortlist,
+    tag,
+    train,
+    translate,
+)
+from regard.cli.options import ModelArgument
+from regard.cli.processes import clean_exit
 from regard.errors import UserError
 
 app = typer.Typer(
     name="regard",
-    help="Train, run, serve and look into Transformers, from plain files.",
+    help="Train, run, serve and look inside Transformers, from plain files.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # usage errors as plain lines, which scripts and screen readers can take
+    rich_markup_mode=None,  # usage errors as plain lines, for scripts and screen readers
 )
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
@@ -39,8 +53,8 @@ app.command("look")(look.look)
 
 
 def main() -> None:
-    """Where the `regard` command and `python -m regard` begin."""
-    with ending():
+    """The entry point of the `regard` command and of `python -m regard`."""
+    with clean_exit():
         try:
             app()
         except UserError as error:
@@ -48,8 +62,8 @@ def main() -> None:
             raise SystemExit(2) from None
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"regard {regard.__version__}")
         raise typer.Exit
 
@@ -57,7 +71,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -65,18 +79,18 @@ def _options(
 
 @app.command("import")
 def import_(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with config.json and *.safetensors.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with config.json and *.safetensors.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
 ) -> None:
-    """Turn a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT) into a run folder."""
+    """Import a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT) as a run folder."""
     from regard.interop import import_huggingface
 
     imported = import_huggingface(directory, out)
     print(f"{out}: {imported}")
 
 
-class Target(StrEnum):
-    """What a model can be exported to."""
+class ExportFormat(StrEnum):
+    """The formats that a model can be exported to."""
 
     hf = "hf"
     ctranslate2 = "ctranslate2"
@@ -84,15 +98,15 @@ class Target(StrEnum):
 
 @app.command("export")
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model that ships: en-tr.")],
-    target: Annotated[Target, typer.Argument(metavar="TARGET", help="hf (transformers) or ctranslate2.")],
+    model: ModelArgument,
+    target: Annotated[ExportFormat, typer.Argument(metavar="FORMAT", help="hf (transformers) or ctranslate2.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; must not exist.")],
-    quantization: Annotated[str, typer.Option(help="Only for ctranslate2: float32, float16, int8 …")] = "float32",
+    quantization: Annotated[str, typer.Option(help="For ctranslate2: float32, float16, int8 …")] = "float32",
 ) -> None:
-    """Turn a model into a folder that transformers or CTranslate2 opens."""
+    """Export a model for transformers or CTranslate2."""
     from regard.interop import export_ctranslate2, export_huggingface
 
-    if target is Target.hf:
+    if target is ExportFormat.hf:
         if quantization != "float32":
             raise UserError("--quantization is for ctranslate2; leave it out for hf.")
         print(f"{out}: {export_huggingface(model, out)}")

@@ -1,84 +1,62 @@
-"""Lines in, lines out: what the commands share that make something of every line of a text."""
+"""Processing text line by line: from arguments, files or standard input to standard output or a file."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from regard.cli.options import EngineName, PrecisionName, chosen_device
-from regard.cli.progress import counting, further
+from regard.cli.progress import offset_progress, progress_bar
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
+    from regard.train.distributed.process_group import ProcessGroup
 
-    from regard.data.tokenizer import TextTokenizer
-    from regard.decode import DecodeConfig, Wish
-    from regard.task.forms import Forms
-    from regard.train.world import World
+CHUNK_LINES = 4000
+"""Lines read at a time from a file or a pipe: enough to sort them by length, few enough to keep in memory."""
 
-CHUNK = 4000
-"""Lines taken at once from a file or a pipe: enough to sort them by length, few enough to hold."""
-
-Work = Callable[[list[str], list[int], Callable[[int], None]], Iterable[str]]
-"""Given some lines, the number of the first thing in each, and who hears how many are done: what to write."""
+LineProcessor = Callable[[list[str], list[int], Callable[[int], None]], Iterable[str]]
+"""Called with some lines, the index of the first item of each, and a progress callback; returns the lines to write."""
 
 
-def work_through(
+def process_lines(
     text: list[str] | None,
     files: list[Path] | None,
     output: Path | None,
-    what: str,
-    work: Work,
+    unit: str,
+    process: LineProcessor,
     *,
-    things: Callable[[str], int] = lambda line: 1,
-    world: "World | None" = None,
+    items_in: Callable[[str], int] = lambda line: 1,
+    process_group: "ProcessGroup | None" = None,
 ) -> None:
-    """Let what was typed, files or standard input go through `work`, some lines at a time, and write what comes.
+    """Pass the arguments, files or standard input through `process`, in chunks, and write the results.
 
-    `things`: how many there are in a line. Processes of a `world` share lines out, and the first of them reads and
-    writes; `work` then gives one result for each line.
+    `items_in` counts the items of a line. In a process group the lines are sharded, rank 0 reads and writes, and
+    `process` returns one result per line.
     """
-    from regard.train.world import ALONE
+    from regard.train.distributed.process_group import SINGLE_PROCESS
 
-    world = world or ALONE
-    with _written_by_first(output, world) as write, counting(what, None, shown=world.first) as progress:
-        before = 0
-        for lines in _told(chunks_of_lines(text, files, CHUNK * world.size), world):
-            *numbers, after = accumulate(map(things, lines), initial=before)
-            mine, heard = world.share(lines), further(progress, before, world.size)
-            results = work(mine, world.share(numbers), heard) if mine else ()
-            for result in results if world.size == 1 else world.whole(list(results)):
+    process_group = process_group or SINGLE_PROCESS
+    with (
+        _rank0_writer(output, process_group) as write,
+        progress_bar(unit, None, visible=process_group.is_rank0) as progress,
+    ):
+        done = 0
+        chunks = read_chunks(text, files, CHUNK_LINES * process_group.size)
+        for lines in _broadcast_chunks(chunks, process_group):
+            *first_items, after = accumulate(map(items_in, lines), initial=done)
+            shard = process_group.shard(lines)
+            report = offset_progress(progress, done, process_group.size)
+            results = process(shard, process_group.shard(first_items), report) if shard else ()
+            for result in results if process_group.size == 1 else process_group.gather_interleaved(list(results)):
                 write(result)
-            before = after
-
-
-def _told(chunks: Iterator[list[str]], world: "World") -> Iterator[list[str]]:
-    """The lines that the first process reads, for all."""
-    if world.size == 1:
-        yield from chunks
-        return
-    while lines := world.gather(next(chunks, []) if world.first else [])[0]:
-        yield lines
+            done = after
 
 
 @contextmanager
-def _written_by_first(output: Path | None, world: "World") -> Iterator[Callable[[str], None]]:
-    if world.first:
-        with written(output) as write:
-            yield write
-        return
-    try:
-        yield lambda line: None
-    except KeyboardInterrupt:  # the first says what was done
-        raise SystemExit(130) from None
-
-
-@contextmanager
-def written(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """Takes results as they come: to standard output, or to a file that is whole only at the end."""
+def open_output(output: Path | None) -> Iterator[Callable[[str], None]]:
+    """A function that writes lines: to standard output, or to a file that gets its name once it is complete."""
     from regard.files import growing_file
 
     if output is None:
@@ -102,100 +80,51 @@ def written(output: Path | None) -> Iterator[Callable[[str], None]]:
         raise SystemExit(130) from None
 
 
-def chunks_of_lines(text: list[str] | None, files: list[Path] | None, most: int) -> Iterator[list[str]]:
-    """What is to be worked on, some lines at a time: all that were typed, a line at a time from a terminal."""
+def read_chunks(text: list[str] | None, files: list[Path] | None, max_lines: int) -> Iterator[list[str]]:
+    """All arguments at once, or chunks of lines from files or standard input; from a terminal, line by line."""
     if text:
         yield text
         return
-    stream = _lines(files)
-    size = 1 if not files and sys.stdin.isatty() else most
-    while chunk := list(islice(stream, size)):
+    lines = _read_lines(files)
+    size = 1 if not files and sys.stdin.isatty() else max_lines
+    while chunk := list(islice(lines, size)):
         yield chunk
 
 
-def padded(lines: Iterable[str], count: int) -> list[str]:
-    """Exactly `count` lines: empty ones where there are fewer, so that outputs stay beside their inputs."""
-    some = list(islice(lines, count))
-    return some + [""] * (count - len(some))
+def pad_lines(lines: Iterable[str], count: int) -> list[str]:
+    """Exactly `count` lines, padded with empty ones, so that outputs stay aligned with their inputs."""
+    first = list(islice(lines, count))
+    return first + [""] * (count - len(first))
 
 
-def shown_alternatives(alternatives: int, as_json: bool) -> int:
-    """How many alternatives of a token to show. Only JSON has a place for them."""
-    if alternatives and not as_json:
-        raise UserError("--alternatives are shown in JSON only; add --json.")
-    return alternatives
+def partial_output_note(output: Path | None) -> str:
+    """A note for the message about a lost process."""
+    return "" if output is None else f" The results so far, if any, are in {output}.partial."
 
 
-def set_forms(forms: "Forms[Any]", kernels: bool | None, precision: PrecisionName) -> None:
-    """Let a model be searched in this form, or refuse what cannot be had."""
-    forms.compile, forms.precision = kernels, precision.value
-    forms.check()
+def _broadcast_chunks(chunks: Iterator[list[str]], process_group: "ProcessGroup") -> Iterator[list[str]]:
+    """The lines that rank 0 reads, in all processes."""
+    if process_group.size == 1:
+        yield from chunks
+        return
+    while lines := process_group.all_gather_object(next(chunks, []) if process_group.is_rank0 else [])[0]:
+        yield lines
 
 
-def say_what_it_costs(forms: "Forms[Any]", inputs: int) -> None:
-    """Who has never compiled on this machine will wait for it, and should know why."""
-    if forms.pays_to_compile(inputs) and not forms.is_compiled():
-        where = "GPU" if forms.on_gpu else "CPU"
-        avoid = "" if forms.precision == "int8" else " (--no-compile avoids it)"
-        print(f"Compiling for this {where}, once; that takes some seconds{avoid}.", file=sys.stderr)
+@contextmanager
+def _rank0_writer(output: Path | None, process_group: "ProcessGroup") -> Iterator[Callable[[str], None]]:
+    if process_group.is_rank0:
+        with open_output(output) as write:
+            yield write
+        return
+    try:
+        yield lambda line: None
+    except KeyboardInterrupt:  # rank 0 reports what was written
+        raise SystemExit(130) from None
 
 
-def token_facts(
-    tokenizer: "TextTokenizer",
-    tokens: tuple[int, ...],
-    steps: tuple[float, ...],
-    alternatives: tuple[tuple[tuple[int, float], ...], ...],
-) -> list[dict[str, Any]]:
-    """Every token with its text and log-probability, and what else could have stood there. The end has no text."""
-    facts: list[dict[str, Any]] = []
-    for number, gain in enumerate(steps):
-        text = tokenizer.decode([tokens[number]]) if number < len(tokens) else ""
-        fact: dict[str, Any] = {"text": text, "log_probability": round(gain, 4)}
-        if alternatives:
-            fact["alternatives"] = [
-                {"text": tokenizer.decode([token]), "log_probability": round(chance, 4)}
-                for token, chance in alternatives[number]
-            ]
-        facts.append(fact)
-    return facts
-
-
-def check_engine(engine: EngineName, processes: int | None) -> None:
-    """CTranslate2 is not shared out over processes."""
-    from regard.train.world import joined_size
-
-    if engine is EngineName.ctranslate2 and (processes or joined_size()) > 1:
-        raise UserError("CTranslate2 shares work out over threads by itself; leave out --processes, or --engine.")
-
-
-def partial_stays(output: Path | None) -> str:
-    """What to know when a process was lost."""
-    return "" if output is None else f" What was done by then, if anything, is in {output}.partial."
-
-
-def ctranslate2_device(device: str, threads: int | None, seed: int | None) -> "torch.device":
-    """The device that is meant: CTranslate2 knows cpu and cuda. Its seeds are not ours, and are not taken."""
-    if seed is not None:
-        raise UserError("CTranslate2 cannot draw by a seed for each line; leave out --seed, or use --engine regard.")
-    where = chosen_device(device, threads)
-    return chosen_device("cpu", threads) if device == "auto" and where.type != "cuda" else where
-
-
-def check_for_ctranslate2(
-    decode: "DecodeConfig", wish: "Wish", alternatives: int, kernels: bool | None, precision: PrecisionName
-) -> None:
-    """Refuse at once what CTranslate2 cannot do, and say where its search differs from ours."""
-    from regard.task.ctranslate2 import check_possible, differs
-
-    if kernels is not None or precision is not PrecisionName.float32:
-        raise UserError("CTranslate2 has its own kernels; leave out --compile and --precision, or use --engine regard.")
-    check_possible(decode, wish, alternatives)
-    if sentence := differs(decode):
-        print(sentence, file=sys.stderr)
-
-
-def _lines(files: list[Path] | None) -> Iterator[str]:
-    from regard.data.text import read_lines
+def _read_lines(files: list[Path] | None) -> Iterator[str]:
+    from regard.data.text.lines import read_lines
 
     if files:
         for path in files:

@@ -1,6 +1,6 @@
-"""Options that several commands share, and what they mean.
+"""Options that several commands share.
 
-Nothing here or in the commands imports PyTorch before it is needed: help comes at once, and so does what is wrong.
+Neither this module nor the commands import PyTorch before it is needed, so that help and usage errors appear at once.
 """
 
 from enum import StrEnum
@@ -14,79 +14,89 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    from regard.data.corpus import CorpusConfig
-
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU where there is one.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing on the CPU.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=1000.")
-]
-
-Temperature = Annotated[
-    float | None, typer.Option(min=0, help="Draw words by chance: below 1 likelier ones, above 1 bolder ones.")
-]
-TopK = Annotated[int | None, typer.Option(min=1, help="Draw among the so many likeliest only.")]
-TopP = Annotated[float | None, typer.Option(min=0, max=1, help="Draw among the likeliest with this share together.")]
-MinP = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Draw among those at least so many times as likely as the likeliest.")
-]
-Repetition = Annotated[float | None, typer.Option(min=0, help="Above 1: words already written become less likely.")]
-Seed = Annotated[int | None, typer.Option(help="The same seed draws the same words.")]
-Prefix = Annotated[str, typer.Option(help="What the output begins with.")]
-Require = Annotated[list[str] | None, typer.Option(help="A word that the output has; may be given several times.")]
-Forbid = Annotated[list[str] | None, typer.Option(help="A word that the output has not; may be given several times.")]
-Alternatives = Annotated[int, typer.Option(min=0, help="With --json: so many of the likeliest tokens at every step.")]
-
-Output = Annotated[Path | None, typer.Option(help="Write to this file; until all is done, to its name with .partial.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores and tokens.")]
+    from regard.data.text.corpus import CorpusConfig
 
 
-class EngineName(StrEnum):
-    """What computes."""
+class Engine(StrEnum):
+    """The inference engine."""
 
     regard = "regard"
     ctranslate2 = "ctranslate2"
 
 
-class PrecisionName(StrEnum):
-    """What models compute in."""
+class Dtype(StrEnum):
+    """The precision that a model computes in."""
 
     float32 = "float32"
-    bf16 = "bf16"
+    bfloat16 = "bfloat16"
     int8 = "int8"
 
 
-Precision = Annotated[
-    PrecisionName, typer.Option(help="float32; faster and a little less exact, bf16 on a GPU, int8 on a CPU.")
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a pretrained model: en-tr.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU if there is one.")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")]
+OverridesOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as train.steps=1000.")
 ]
-Kernels = Annotated[
-    bool | None, typer.Option("--compile/--no-compile", help="Compiled steps; if not given, where they pay.")
+BeamSizeOption = Annotated[
+    int | None, typer.Option(min=1, help="Beam size; 1 is greedy search. Default: the model's own.")
 ]
-Engine = Annotated[EngineName, typer.Option(help="What computes: regard, or ctranslate2, quicker on a CPU.")]
+TemperatureOption = Annotated[
+    float | None, typer.Option(min=0, help="Sample with this temperature; 0 takes the most likely token.")
+]
+TopKOption = Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens only.")]
+TopPOption = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Sample from tokens at least this many times as likely as the most likely one."),
+]
+RepetitionPenaltyOption = Annotated[
+    float | None, typer.Option(min=0, help="Above 1: tokens already generated become less likely.")
+]
+SeedOption = Annotated[int | None, typer.Option(help="Seed for sampling.")]
+PrefixOption = Annotated[str, typer.Option(help="Text that the output begins with.")]
+RequireOption = Annotated[list[str] | None, typer.Option(help="A word that the output must contain; repeatable.")]
+ForbidOption = Annotated[list[str] | None, typer.Option(help="A word that the output must not contain; repeatable.")]
+AlternativesOption = Annotated[
+    int, typer.Option(min=0, help="With --json: the number of most likely tokens to report at every step.")
+]
+OutputOption = Annotated[
+    Path | None, typer.Option(help="Write to this file; until it is complete, its name ends in .partial.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+DtypeOption = Annotated[
+    Dtype, typer.Option(help="float32; or faster and slightly less precise: bfloat16 on a GPU, int8 on a CPU.")
+]
+FusedOption = Annotated[
+    bool | None, typer.Option("--fused/--no-fused", help="Use fused kernels. Default: if they are worth compiling.")
+]
+EngineOption = Annotated[Engine, typer.Option(help="The inference engine: regard or ctranslate2.")]
 
 
-def drawing(
+def sampling_settings(
     temperature: float | None,
     top_k: int | None,
     top_p: float | None,
     min_p: float | None,
-    repetition: float | None,
+    repetition_penalty: float | None,
     seed: int | None,
 ) -> dict[str, Any]:
-    """What was asked for about drawing words by chance, as settings of a search; nothing where nothing was."""
-    given = {
+    """The sampling options that were given, as keys of a `DecodeConfig`."""
+    options = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
-        "repetition": repetition,
+        "repetition_penalty": repetition_penalty,
         "seed": seed,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def chosen_device(name: str, threads: int | None) -> "torch.device":
-    """The device that is meant, once it is known to be there."""
+def select_device(name: str, threads: int | None) -> "torch.device":
+    """The device of this name, checked to be available."""
     import torch
 
     if threads is not None:
@@ -100,30 +110,32 @@ def chosen_device(name: str, threads: int | None) -> "torch.device":
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise UserError(
-            f"--device {name}: there is no such device here; cpu always works, auto takes the best."
+            f"--device {name}: this device is not available; cpu always is, and auto selects the best."
         ) from None
     return device
 
 
-def given_pairs(
-    pairs: Path | None, source: Path | None, target: Path | None, second: str, data: str | None = None
+def parallel_corpus(
+    pairs: Path | None, source: Path | None, target: Path | None, target_option: str, dataset: str | None = None
 ) -> "CorpusConfig | None":
-    """Pairs from one file or folder, or from two aligned files; None where nothing is given.
+    """Sentence pairs from one file or folder, or from two aligned files; None if no option was given.
 
-    `data` names a data set that these are in.
+    `target_option` is the name of the option for the target side; `dataset` names the dataset that the files are in.
     """
     if pairs is not None and (source or target):
-        raise UserError(f"--pairs and --source/--{second} both name the data; give one of the two.")
+        raise UserError(f"--pairs and --source/--{target_option} both name the data; give one of the two.")
     if pairs is None and source is None and target is None:
-        if data is not None:
-            raise UserError(f"--data names a data set; say which of its files: --pairs, or --source and --{second}.")
+        if dataset is not None:
+            raise UserError(
+                f"--dataset {dataset}: also name the files in it, with --pairs, or --source and --{target_option}."
+            )
         return None
     if pairs is None and (source is None or target is None):
-        raise UserError(f"--source and --{second} belong together: two files, line by line the same sentences.")
+        raise UserError(f"--source and --{target_option} belong together: two files with aligned lines.")
 
-    from regard.data.corpus import CorpusConfig
+    from regard.data.text.corpus import CorpusConfig
 
-    def place(path: Path | None) -> str | None:
-        return None if path is None else str(path.absolute() if data is None else path)
+    def as_string(path: Path | None) -> str | None:
+        return None if path is None else str(path.absolute() if dataset is None else path)
 
-    return CorpusConfig(set=data, path=place(pairs), source=place(source), target=place(target))
+    return CorpusConfig(dataset=dataset, path=as_string(pairs), source=as_string(source), target=as_string(target))

@@ -1,7 +1,7 @@
-"""Commands that several processes work on together: starting them, and taking part as one of them.
+"""Running a command in several processes: launching them, and joining their process group.
 
-Started by torchrun, a process finds the others by the variables that torchrun sets. `--processes` starts them on this
-machine with PyTorch's own launcher, which is what torchrun uses, and lets it choose the ports.
+A process that torchrun launched finds the others by the environment variables that torchrun sets. `--processes`
+launches them on this machine with PyTorch's own launcher, which torchrun uses too, and lets it choose the ports.
 """
 
 import contextlib
@@ -17,78 +17,82 @@ from uuid import uuid4
 
 import typer
 
-from regard.cli.options import chosen_device
+from regard.cli.options import select_device
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from regard.train.world import World
-
-Processes = Annotated[int | None, typer.Option(min=1, help="Start so many processes here that share the work.")]
-
-_STARTED = "REGARD_PROCESSES"
-"""Set for the processes that we have started ourselves."""
-PATIENCE = 24 * 3600.0
-"""Seconds that processes wait for each other where no recipe says how long: some get the longer sentences."""
-_met: list["World"] = []
-"""Worlds of more than one process that this one has been part of."""
-_POLITE = 5.0
-"""Seconds to wait for another to speak."""
+    from regard.train.distributed.process_group import ProcessGroup
 
 
-def start_others(processes: int | None, device: str, threads: int | None, advice: str = "") -> None:
-    """Start the processes that were asked for, wait for them and leave as they did; go on here where none were.
+ProcessesOption = Annotated[
+    int | None, typer.Option(min=1, help="Launch this many processes on this machine to share the work.")
+]
 
-    The processes get this one's own command line. `advice` ends the sentence about one that was lost.
+TIMEOUT = 24 * 3600.0
+"""Seconds that processes wait for each other unless a recipe sets it: some get longer sentences than others."""
+_LAUNCHED = "REGARD_PROCESSES"
+"""An environment variable that is set in the processes that we launch."""
+_ERROR_DELAY = 5.0
+"""Seconds that the other ranks wait for rank 0 to report an error."""
+_joined_groups: list["ProcessGroup"] = []
+"""Groups of more than one process that this process has joined."""
+
+
+def launch_processes(processes: int | None, device: str, threads: int | None, advice: str = "") -> None:
+    """Launch the requested processes with this command line, wait for them and exit with their code.
+
+    Returns if there is nothing to launch. `advice` is added to the message about a lost process.
     """
-    if processes is None or _STARTED in os.environ:
+    if processes is None or _LAUNCHED in os.environ:
         return
     if "TORCHELASTIC_RUN_ID" in os.environ or "RANK" in os.environ:
-        raise UserError("--processes starts processes, and torchrun has done so already; leave it out.")
+        raise UserError("--processes launches processes, but torchrun has already done so; leave it out.")
     if processes == 1:
         return
-    kind = chosen_device(device, threads).type
-    _check_devices(kind, device, processes)
-    if threads is None:  # else they would fight for the same cores
+    _check_devices(select_device(device, threads).type, device, processes)
+    if threads is None:  # otherwise the processes would compete for the same cores
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    os.environ[_STARTED] = str(processes)
+    os.environ[_LAUNCHED] = str(processes)
     try:
-        code = _run(processes, advice)
+        code = _launch(processes, advice)
     finally:
-        del os.environ[_STARTED]
+        del os.environ[_LAUNCHED]
     raise typer.Exit(code)
 
 
 @contextlib.contextmanager
-def taking_part(device: str, threads: int | None, timeout: float) -> Iterator["tuple[World, torch.device]"]:
-    """The world this process is part of, and the device that is its own. Only one process says why a run failed."""
-    from regard.train.world import ALONE, LostError, join
+def join_process_group(
+    device: str, threads: int | None, timeout: float
+) -> Iterator["tuple[ProcessGroup, torch.device]"]:
+    """This process's group and device. Only one process of the group reports why a command failed."""
+    from regard.train.distributed.process_group import SINGLE_PROCESS, LostPeerError, init_process_group
 
-    with one_voice():
-        place = _own_device(device, threads)
-    world = ALONE
+    with report_errors_once():
+        own_device = _own_device(device, threads)
+    process_group = SINGLE_PROCESS
     try:
-        world = join(place, timeout)
-        if world is not ALONE:
-            _met.append(world)
-        yield world, place
+        process_group = init_process_group(own_device, timeout)
+        if process_group is not SINGLE_PROCESS:
+            _joined_groups.append(process_group)
+        yield process_group, own_device
     except UserError as error:
-        if world.may_speak():  # at once: when another ends, this one is ended too
+        if process_group.claim_error_report():  # at once: when one process ends, the others are terminated
             print(f"regard: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None
-    except LostError as lost:
-        if world.may_speak() and _STARTED not in os.environ:  # whoever started us knows more about it
-            sentence = f"{str(lost)[0].upper()}{str(lost)[1:]}"
-            print(f"regard: {sentence}. Checkpoints are whole; go on with --resume.", file=sys.stderr, flush=True)
-        leave_at_once(1)  # tidying up would mean to wait for the one that is lost
-    world.leave()
+    except LostPeerError as lost:
+        if process_group.claim_error_report() and _LAUNCHED not in os.environ:  # our launcher reports it
+            message = f"{str(lost)[0].upper()}{str(lost)[1:]}"
+            print(f"regard: {message}. Checkpoints are complete; continue with --resume.", file=sys.stderr, flush=True)
+        exit_now(1)  # cleaning up would wait for the lost process
+    process_group.destroy()
 
 
-def leave_at_once(code: int = 0) -> None:
-    """End this process while threads may still compute.
+def exit_now(code: int = 0) -> None:
+    """Exit without finalizing the interpreter, while threads may still be computing.
 
-    A thread that gives a tensor back to an interpreter which is being taken down aborts the process.
+    A thread that releases a tensor during finalization aborts the process.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -96,45 +100,45 @@ def leave_at_once(code: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def ending() -> Iterator[None]:
-    """Around a whole command: one of several processes ends at once when it is done.
+def clean_exit() -> Iterator[None]:
+    """Wrap a command so that a member of a process group exits at once when it is done.
 
-    PyTorch's threads hold what they sent for a moment longer than the sending took; an abort would count as a loss.
+    PyTorch's threads keep what they sent for a moment longer; an abort then would count as a lost process.
     """
     try:
         yield
     except SystemExit as end:
-        if not _met:
+        if not _joined_groups:
             raise
-        leave_at_once(end.code if isinstance(end.code, int) else int(end.code is not None))
+        exit_now(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 @contextlib.contextmanager
-def one_voice() -> Iterator[None]:
-    """What is wrong before processes have met is most often wrong for all: the first on a machine says so.
+def report_errors_once() -> Iterator[None]:
+    """Before a process group exists, errors are usually the same in all processes: local rank 0 reports them.
 
-    The others give it time to. Once it has ended, they are ended; if nothing was wrong there, they speak.
+    The others wait: if it exits, they are terminated; if it had no error, they report theirs.
     """
     try:
         yield
     except UserError:
         if os.environ.get("LOCAL_RANK", "0") != "0":
-            time.sleep(_POLITE)
+            time.sleep(_ERROR_DELAY)
         raise
 
 
-def restarted() -> bool:
-    """Whether torchrun has started this process anew after another was lost."""
+def was_restarted() -> bool:
+    """Whether torchrun has restarted this process after another was lost."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
-def _run(processes: int, advice: str) -> int:
-    """Start the processes and wait; gives the code to leave with."""
+def _launch(processes: int, advice: str) -> int:
+    """Launch the processes and wait for them; returns the exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.disable(logging.CRITICAL)  # what it has to say, we say in a sentence
+    logging.disable(logging.CRITICAL)  # we report failures in one sentence
     with tempfile.TemporaryDirectory(prefix="regard-") as logs:
         config = LaunchConfig(
             min_nodes=1,
@@ -152,56 +156,58 @@ def _run(processes: int, advice: str) -> int:
         except SignalException:
             return 130
         except ChildFailedError as failed:
-            return _why(failed.failures, processes, advice)
+            return _report_failures(failed.failures, processes, advice)
         finally:
             logging.disable(logging.NOTSET)
     return 0
 
 
-def _why(failures: dict[int, Any], processes: int, advice: str) -> int:
-    """The code to leave with; where no process could say itself why the work has ended, we do."""
+def _report_failures(failures: dict[int, Any], processes: int, advice: str) -> int:
+    """The exit code; reports the failure if no process could report it itself."""
     codes = {rank: failure.exitcode for rank, failure in failures.items()}
-    lost = {rank: code for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}  # that one is ours
+    lost = {
+        rank: code for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM
+    }  # SIGTERM is sent by the launcher
     for code in (2, 130):
         if code in codes.values() and not lost:
             return code
     rank, code = next(iter((lost or codes).items()))
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    print(f"regard: Process {rank} of {processes} {how}, so the others were ended too.{advice}", file=sys.stderr)
+    how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+    print(f"regard: Process {rank} of {processes} {how}; the others were terminated.{advice}", file=sys.stderr)
     return 1
 
 
 def _own_device(name: str, threads: int | None) -> "torch.device":
-    """The device of this process: of several, each has a GPU of its own, or they all compute on the CPU."""
+    """The device of this process: in a process group each has its own GPU, or all use the CPU."""
     import torch
 
-    from regard.train.world import ADVICE, joined_size
+    from regard.train.distributed.process_group import LAUNCH_ADVICE, world_size
 
-    place = chosen_device(name, threads)
-    if joined_size() == 1:
-        return place
+    device = select_device(name, threads)
+    if world_size() == 1:
+        return device
     try:
-        local, there = (int(os.environ[key]) for key in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        local_rank, local_size = (int(os.environ[key]) for key in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     except (KeyError, ValueError):
-        raise UserError(f"RANK is set but not LOCAL_RANK; {ADVICE}.") from None
-    _check_devices(place.type, name, there)
-    if place.type != "cuda":
+        raise UserError(f"RANK is set but not LOCAL_RANK; {LAUNCH_ADVICE}.") from None
+    _check_devices(device.type, name, local_size)
+    if device.type != "cuda":
         return torch.device("cpu")
-    place = torch.device("cuda", local)
-    torch.cuda.set_device(place)
-    return place
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def _check_devices(kind: str, name: str, processes: int) -> None:
-    """Whether so many processes of this machine each find a device."""
+    """Refuse more processes than this machine has devices for."""
     import torch
 
     if kind == "cuda" and ":" in name:
-        raise UserError(f"--device {name} is one GPU, and each of several processes takes its own; say --device cuda.")
+        raise UserError(f"--device {name} is one GPU, but every process needs its own; use --device cuda.")
     if kind == "cuda" and processes > torch.cuda.device_count():
         raise UserError(
-            f"{processes} processes need as many GPUs, and this machine has {torch.cuda.device_count()}; start fewer, "
-            "or compute on the CPU by --device cpu."
+            f"{processes} processes need as many GPUs, but this machine has {torch.cuda.device_count()}; use fewer, "
+            "or --device cpu."
         )
     if kind == "mps" and name != "auto":
-        raise UserError("On Apple's GPU one process computes; leave --processes out, or say --device cpu.")
+        raise UserError("Apple's GPU supports one process; leave out --processes, or use --device cpu.")

@@ -1,24 +1,28 @@
-"""What a model costs to train and to run, known before it is trained."""
+"""The cost of training and running a model, estimated before it is trained."""
 
-from regard.cost.advice import USABLE, advice_for_memory
-from regard.cost.effort import Effort, Precision
+from regard.cost.advice import USABLE_MEMORY, memory_advice
 from regard.cost.estimate import Cost, estimate
-from regard.cost.hardware import HARDWARE, Hardware, this_hardware
+from regard.cost.hardware import HARDWARE, Hardware, detect_hardware
 from regard.cost.memory import workspace_bytes
+from regard.cost.op_cost import OpCost, Precision
 from regard.cost.report import Report
-from regard.cost.work import Work
+from regard.cost.setup import LossKernel, TrainingSetup
+from regard.cost.workload import BatchShape, Workload
 
 __all__ = [
     "HARDWARE",
-    "USABLE",
+    "USABLE_MEMORY",
+    "BatchShape",
     "Cost",
-    "Effort",
     "Hardware",
+    "LossKernel",
+    "OpCost",
     "Precision",
     "Report",
-    "Work",
-    "advice_for_memory",
+    "TrainingSetup",
+    "Workload",
+    "detect_hardware",
     "estimate",
-    "this_hardware",
+    "memory_advice",
     "workspace_bytes",
 ]

@@ -4,59 +4,66 @@ import math
 from dataclasses import replace
 
 from regard.cost.estimate import Cost
+from regard.cost.format import si_prefixed
 from regard.cost.hardware import Hardware
-from regard.cost.words import short
 
-USABLE = 0.9
-"""The share of a machine's memory that training can count on: the rest goes to the driver and to gaps."""
+USABLE_MEMORY = 0.9
+"""The fraction of a device's memory that training can count on: the rest goes to the driver and to fragmentation."""
 
 
-def advice_for_memory(cost: Cost, hardware: Hardware, *, captured: bool = False) -> str | None:
-    """None if it fits (or nobody knows); otherwise what to change, in one sentence."""
-    cost = cost.on(hardware, captured=captured)
-    room = int(hardware.memory * USABLE)
-    needed, aside = cost.peak(hardware, captured=captured), cost.beside(hardware, captured=captured)
-    if hardware.memory == 0 or needed <= room:
+def memory_advice(cost: Cost, hardware: Hardware, *, cuda_graphs: bool = False) -> str | None:
+    """None if it fits (or the memory is unknown); otherwise what to change, in one sentence."""
+    cost = cost.on(hardware, cuda_graphs=cuda_graphs)
+    available = int(hardware.memory * USABLE_MEMORY)
+    needed = cost.peak_bytes(hardware, cuda_graphs=cuda_graphs)
+    if hardware.memory == 0 or needed <= available:
         return None
-    found = f"Training takes about {short(needed)}B, and {hardware.name} has {short(room)}B to count on"
-    longest, lasting = cost.work.longest, cost.lasting_bytes
-    others = [
-        f"{setting}, which takes about {short(peak)}B"
-        for setting, peak in _other_ways(cost, hardware, captured=captured)
-        if peak <= room
+    found = f"Training needs about {si_prefixed(needed)}B, and {hardware.name} has {si_prefixed(available)}B to use"
+    length, state = cost.workload.max_length, cost.model_state_bytes
+    alternatives = [
+        f"{setting}, which needs about {si_prefixed(peak)}B"
+        for setting, peak in _alternatives(cost, hardware, cuda_graphs=cuda_graphs)
+        if peak <= available
     ]
-    rows = _most_rows(cost, room - lasting - aside)
+    rows = _max_rows(cost, available - state - cost.overhead_bytes(hardware, cuda_graphs=cuda_graphs))
     if rows == 0:
-        first = f"set {', or '.join(others)}; or " if others else ""
+        settings = f"set {', or '.join(alternatives)}; or " if alternatives else ""
         return (
-            f"{found}: not even one row of {longest:,} tokens fits beside the {short(lasting)}B of weights, gradients "
-            f"and optimiser; {first}choose a smaller model, shorter rows or a larger machine."
+            f"{found}: not even one row of {length:,} tokens fits beside the {si_prefixed(state)}B of weights, "
+            f"gradients and optimizer state; {settings}choose a smaller model, shorter rows or a larger device."
         )
-    pieces = math.ceil(cost.work.largest.rows / rows) * cost.work.accumulate
-    change = f"set train.tokens to {rows * longest:,} or less, with train.accumulate at {pieces} for as large a step"
-    return f"{found}: {', or '.join([change, *others])}."
+    accumulation = math.ceil(cost.workload.largest.batch_size / rows) * cost.workload.grad_accumulation
+    smaller = (
+        f"set train.batch_tokens to {rows * length:,} or less, with train.grad_accumulation at {accumulation} for as "
+        "large a step"
+    )
+    return f"{found}: {', or '.join([smaller, *alternatives])}."
 
 
-def _other_ways(cost: Cost, hardware: Hardware, *, captured: bool) -> list[tuple[str, int]]:
-    """Settings that take less memory for as large a batch, and the peak with each of them."""
-    ways: dict[str, Cost] = {}
-    if cost.precision == "fp32":
-        ways["train.precision to bf16"] = cost.anew(precision="bf16")
-    if not cost.recompute:
-        ways["train.recompute to true"] = cost.anew(recompute=True)
-    return [(name, way.peak(hardware, captured=captured and way.recordable)) for name, way in ways.items()]
+def _alternatives(cost: Cost, hardware: Hardware, *, cuda_graphs: bool) -> list[tuple[str, int]]:
+    """Settings that need less memory for as large a batch, and the peak with each of them."""
+    variants: dict[str, Cost] = {}
+    if cost.setup.precision == "float32":
+        variants["train.precision to bfloat16"] = cost.with_setup(replace(cost.setup, precision="bfloat16"))
+    if not cost.setup.activation_checkpointing:
+        variants["train.activation_checkpointing to true"] = cost.with_setup(
+            replace(cost.setup, activation_checkpointing=True)
+        )
+    return [
+        (setting, variant.peak_bytes(hardware, cuda_graphs=cuda_graphs and variant.supports_cuda_graphs))
+        for setting, variant in variants.items()
+    ]
 
 
-def _most_rows(cost: Cost, room: int) -> int:
-    """How many of the longest rows a micro-batch can have."""
-    longest, most = cost.work.longest, cost.work.largest.rows
+def _max_rows(cost: Cost, available: int) -> int:
+    """How many rows of the maximum length a micro-batch can have: a binary search, bit by bit."""
+    length, limit = cost.workload.max_length, cost.workload.largest.batch_size
 
     def needed(rows: int) -> int:
-        work = replace(cost.work, tokens=rows * longest).largest
-        return sum(cost.batch_bytes(work))
+        return sum(cost.batch_bytes(replace(cost.workload, batch_tokens=rows * length).largest))
 
     rows = 0
-    for part in (1 << bit for bit in reversed(range(most.bit_length()))):
-        if rows + part <= most and needed(rows + part) <= room:
-            rows += part
+    for bit in (1 << index for index in reversed(range(limit.bit_length()))):
+        if rows + bit <= limit and needed(rows + bit) <= available:
+            rows += bit
     return rows

@@ -1,34 +1,38 @@
-"""What attention does and keeps for backward: of heads that have keys and values, and of heads that share a latent.
+"""The cost of attention: multi-head (also grouped-query), and multi-head latent attention (MLA).
 
-Fused attention keeps queries, keys, values, its result, and the float32 sum of each softmax. A CPU has none with
-dropout on its weights, or with values that are not as wide as keys. It then keeps the weights, and with dropout their
-mask and what is left of them.
+Fused attention saves queries, keys, values, its output, and the float32 log-sum-exp of each softmax. A CPU has no fused
+kernel with dropout on the attention weights, or for values that are not as wide as keys: it then saves the weights, and
+with dropout the mask and the weights after it.
 
-Heads that share a latent (attention/latent.py) make keys and values of it in every layer, of a source too: all that is
-made of a source beforehand is latents, and the ways up from them are part of each layer. Behind a cache the order of
-products is that which takes fewer of them.
+Latent attention (attention/latent.py) computes keys and values from the latent in every layer, also for the source:
+only the source's latents are computed up front, and the up projections belong to each layer. A decoding step takes
+whichever order of matmuls needs fewer FLOPs, naive or absorbed.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from regard.attention import HeadsConfig, LatentConfig
-from regard.attention.heads import HeadSizes
-from regard.attention.kinds import AnyAttention
-from regard.cost.effort import Device, Effort, normalise
+from regard.attention import LatentAttentionConfig, MultiHeadConfig
+from regard.attention.multi_head import HeadSizes
+from regard.cost.op_cost import Device, OpCost, norm_cost
+from regard.model.stack import AnyAttention
 
-AnyConfig = TypeVar("AnyConfig", HeadsConfig, LatentConfig)
+AnyConfig = TypeVar("AnyConfig", MultiHeadConfig, LatentAttentionConfig)
 
 
-def attention_of(config: AnyAttention, width: int, device: Device) -> "Counted[HeadsConfig] | Counted[LatentConfig]":
-    """Counts what attention of these settings takes in a model of this width."""
-    return Latents(config, width, device) if isinstance(config, LatentConfig) else Heads(config, width, device)
+def attention_cost(
+    config: AnyAttention, width: int, device: Device
+) -> "AttentionCost[MultiHeadConfig] | AttentionCost[LatentAttentionConfig]":
+    """The costs of an attention layer with these settings in a model of this width."""
+    if isinstance(config, LatentAttentionConfig):
+        return LatentAttentionCost(config, width, device)
+    return MultiHeadCost(config, width, device)
 
 
 @dataclass(frozen=True)
-class Counted(ABC, Generic[AnyConfig]):
-    """What one layer's attention takes, for a row. Numbers of products are FLOPs, the rest is kept for backward."""
+class AttentionCost(ABC, Generic[AnyConfig]):
+    """The costs of one attention layer for one row."""
 
     config: AnyConfig
     width: int
@@ -36,182 +40,183 @@ class Counted(ABC, Generic[AnyConfig]):
 
     @property
     @abstractmethod
-    def lends(self) -> bool:
-        """Whether layers that share what was made of the source hold it once, all of them together."""
+    def shares_cross_kv(self) -> bool:
+        """Whether layers that share the source's keys and values save them once, all of them together."""
 
     @abstractmethod
-    def own(self, tokens: int, reached: int, rotary: bool) -> Effort:
-        """Tokens look at each other; `reached` is how many pairs of them are compared."""
+    def self_attention(self, tokens: int, pairs: int, rotary: bool) -> OpCost:
+        """Self-attention; `pairs` is the number of (query, key) pairs that are computed."""
 
     @abstractmethod
-    def other(self, queries: int, keys: int) -> Effort:
-        """Tokens look at a source, of which all is made already that layers do not make themselves."""
+    def cross_attention(self, queries: int, keys: int) -> OpCost:
+        """Cross-attention to a source whose keys and values (or latents) are already projected."""
 
     @abstractmethod
-    def make(self, keys: int) -> Effort:
-        """The products by which a source is made into what layers look at, for one of them or for all."""
+    def kv_projection(self, keys: int) -> OpCost:
+        """The FLOPs that project a source to keys and values (or latents), for one layer or for all that share them."""
 
     @abstractmethod
-    def made(self, keys: int) -> Effort:
-        """What is kept of a source as it was made, for one layer or for all."""
+    def projected_kv(self, keys: int) -> OpCost:
+        """The source's keys and values as projected, for one layer or for all that share them."""
 
     @abstractmethod
-    def held(self, keys: int) -> Effort:
-        """The same as attention reads it."""
+    def attended_kv(self, keys: int) -> OpCost:
+        """The same as the attention kernel saves them."""
 
     @abstractmethod
-    def copied(self, keys: int) -> Effort:
-        """What attention holds beside what was made."""
+    def extra_kv(self, keys: int) -> OpCost:
+        """What attention saves of them on top of `projected_kv`."""
 
     @abstractmethod
-    def step(self, seen: int) -> Effort:
-        """The products for one new token that looks at so many in the cache, itself included."""
+    def decode_self_attention(self, visible: int) -> OpCost:
+        """The FLOPs of one new token that attends to `visible` tokens in the KV cache, itself included."""
 
     @abstractmethod
-    def step_other(self, keys: int) -> Effort:
-        """The products for one new token that looks at a source."""
+    def decode_cross_attention(self, keys: int) -> OpCost:
+        """The FLOPs of one new token that attends to a source."""
 
     def _is_fused(self, sizes: HeadSizes) -> bool:
-        return self.device == "cuda" or (self.config.dropout == 0 and sizes.head_width == sizes.value_width)
+        return self.device == "cuda" or (self.config.dropout == 0 and sizes.head_dim == sizes.value_head_dim)
 
-    def _weigh(self, sizes: HeadSizes, queries: int, keys: int, reached: int, rotary: bool) -> Effort:
-        """Compare queries with keys, mix values, put the heads together: queries, weights and results are kept."""
-        asked, mixed = queries * sizes.heads * sizes.head_width, queries * sizes.heads * sizes.value_width
-        work = _compare(sizes, reached)
-        if self.config.output:
-            work += Effort(flops=2 * self.width * mixed)
+    def _attend(self, sizes: HeadSizes, queries: int, keys: int, pairs: int, rotary: bool) -> OpCost:
+        """Attention and the output projection: queries, attention weights where not fused, and the result are saved."""
+        query_size, output_size = queries * sizes.heads * sizes.head_dim, queries * sizes.heads * sizes.value_head_dim
+        cost = _attention_matmuls(sizes, pairs)
+        if self.config.output_projection:
+            cost += OpCost(flops=2 * self.width * output_size)
         if self._is_fused(sizes):
-            # Turned queries lie head by head, and so does the result: it is laid out again for the output.
-            kept = (2 if rotary and self.config.output else 1) * mixed
-            return work + Effort(kept=asked + kept, sums=queries * sizes.heads)
-        weights, dropped = sizes.heads * queries * keys, self.config.dropout > 0
-        kept = (2 if dropped else 1) * weights + mixed * self.config.output
-        return work + Effort(kept=asked + kept, masks=weights * dropped)
+            # Rotated queries are stored head by head, and so is the result: the output projection needs a copy of it.
+            saved = (2 if rotary and self.config.output_projection else 1) * output_size
+            return cost + OpCost(saved=query_size + saved, float32_values=queries * sizes.heads)
+        weights, dropout = sizes.heads * queries * keys, self.config.dropout > 0
+        saved = (2 if dropout else 1) * weights + output_size * self.config.output_projection
+        return cost + OpCost(saved=query_size + saved, dropout_masks=weights * dropout)
 
 
-class Heads(Counted[HeadsConfig]):
-    """Heads with keys and values of their own, or in groups."""
+class MultiHeadCost(AttentionCost[MultiHeadConfig]):
+    """Multi-head attention, also with fewer key/value heads than query heads."""
 
     @property
     def sizes(self) -> HeadSizes:
         return self.config.sizes(self.width)
 
     @property
-    def lends(self) -> bool:
+    def shares_cross_kv(self) -> bool:
         return self._is_fused(self.sizes)
 
-    def own(self, tokens: int, reached: int, rotary: bool) -> Effort:
-        return self.make(tokens) + self.held(tokens) + self._attend(tokens, tokens, reached, rotary)
+    def self_attention(self, tokens: int, pairs: int, rotary: bool) -> OpCost:
+        kv = self.kv_projection(tokens) + self.attended_kv(tokens)
+        return kv + self._project_and_attend(tokens, tokens, pairs, rotary)
 
-    def other(self, queries: int, keys: int) -> Effort:
-        return self._attend(queries, keys, queries * keys, False)
+    def cross_attention(self, queries: int, keys: int) -> OpCost:
+        return self._project_and_attend(queries, keys, queries * keys, False)
 
-    def make(self, keys: int) -> Effort:
-        return Effort(flops=2 * self.width * keys * self.config.cached(self.width))
+    def kv_projection(self, keys: int) -> OpCost:
+        return OpCost(flops=2 * self.width * keys * self.config.kv_features(self.width))
 
-    def made(self, keys: int) -> Effort:
-        return Effort(kept=keys * self.config.remembered(self.width))
+    def projected_kv(self, keys: int) -> OpCost:
+        return OpCost(saved=keys * self.config.cross_kv_features(self.width))
 
-    def held(self, keys: int) -> Effort:
-        """Where attention is not fused, a copy for each query head. Cosine keeps keys as made too."""
+    def attended_kv(self, keys: int) -> OpCost:
+        """Without a fused kernel keys and values are repeated for each query head; cosine also saves the raw keys."""
         sizes = self.sizes
-        heads = sizes.key_heads if self._is_fused(sizes) else sizes.heads
-        kept = keys * heads * (sizes.head_width + sizes.value_width)
+        heads = sizes.kv_heads if self._is_fused(sizes) else sizes.heads
+        saved = keys * heads * (sizes.head_dim + sizes.value_head_dim)
         if self.config.similarity == "cosine":
-            return Effort(kept=kept + keys * sizes.key_heads * sizes.head_width, sums=2 * keys * sizes.key_heads)
-        return Effort(kept=kept)
+            raw_keys = keys * sizes.kv_heads * sizes.head_dim
+            return OpCost(saved=saved + raw_keys, float32_values=2 * keys * sizes.kv_heads)
+        return OpCost(saved=saved)
 
-    def copied(self, keys: int) -> Effort:
-        return self.held(keys) + self.made(keys) * -1 if self.lends else self.held(keys)
+    def extra_kv(self, keys: int) -> OpCost:
+        attended = self.attended_kv(keys)
+        return attended + self.projected_kv(keys) * -1 if self.shares_cross_kv else attended
 
-    def step(self, seen: int) -> Effort:
-        return self.make(1) + self.step_other(seen)
+    def decode_self_attention(self, visible: int) -> OpCost:
+        return self.kv_projection(1) + self.decode_cross_attention(visible)
 
-    def step_other(self, keys: int) -> Effort:
-        return self._attend(1, keys, keys, False).products
+    def decode_cross_attention(self, keys: int) -> OpCost:
+        return self._project_and_attend(1, keys, keys, False).flops_only
 
-    def _attend(self, queries: int, keys: int, reached: int, rotary: bool) -> Effort:
+    def _project_and_attend(self, queries: int, keys: int, pairs: int, rotary: bool) -> OpCost:
         sizes = self.sizes
-        asked = queries * sizes.heads * sizes.head_width
-        made = Effort(flops=2 * self.width * asked)
-        if self.config.similarity == "cosine":  # as made and normalised, beside scaled
-            made += Effort(kept=2 * asked, sums=2 * queries * sizes.heads)
-        return made + self._weigh(sizes, queries, keys, reached, rotary)
+        query_size = queries * sizes.heads * sizes.head_dim
+        projection = OpCost(flops=2 * self.width * query_size)
+        if self.config.similarity == "cosine":  # raw and normalized, beside the scaled ones
+            projection += OpCost(saved=2 * query_size, float32_values=2 * queries * sizes.heads)
+        return projection + self._attend(sizes, queries, keys, pairs, rotary)
 
 
-class Latents(Counted[LatentConfig]):
-    """Heads that make their keys and values of one latent."""
+class LatentAttentionCost(AttentionCost[LatentAttentionConfig]):
+    """Multi-head latent attention: all heads compute their keys and values from one latent per token."""
 
     @property
-    def lends(self) -> bool:
+    def shares_cross_kv(self) -> bool:
         return True
 
-    def own(self, tokens: int, reached: int, rotary: bool) -> Effort:
-        turned = Effort(flops=2 * tokens * self.width * self.config.rotary_width)
-        there = self.make(tokens) + self.made(tokens) + turned
-        return there + self._naive(self._whole, tokens, tokens, reached, rotary)
+    def self_attention(self, tokens: int, pairs: int, rotary: bool) -> OpCost:
+        rope_key = OpCost(flops=2 * tokens * self.width * self.config.rope_head_dim)
+        latents = self.kv_projection(tokens) + self.projected_kv(tokens) + rope_key
+        return latents + self._naive(self._self_sizes, tokens, tokens, pairs, rotary)
 
-    def other(self, queries: int, keys: int) -> Effort:
-        return self._naive(self._plain, queries, keys, queries * keys, False)
+    def cross_attention(self, queries: int, keys: int) -> OpCost:
+        return self._naive(self._cross_sizes, queries, keys, queries * keys, False)
 
-    def make(self, keys: int) -> Effort:
-        return Effort(flops=2 * keys * self.width * self.config.latent)
+    def kv_projection(self, keys: int) -> OpCost:
+        return OpCost(flops=2 * keys * self.width * self.config.kv_latent)
 
-    def made(self, keys: int) -> Effort:
-        """Latents, and what their norm keeps."""
-        return normalise(keys, self.config.latent, "rms", self.device)
+    def projected_kv(self, keys: int) -> OpCost:
+        """The latents, and what their norm saves."""
+        return norm_cost(keys, self.config.kv_latent, "rms", self.device)
 
-    def held(self, keys: int) -> Effort:
-        return self.made(keys)
+    def attended_kv(self, keys: int) -> OpCost:
+        return self.projected_kv(keys)
 
-    def copied(self, keys: int) -> Effort:
-        return Effort()
+    def extra_kv(self, keys: int) -> OpCost:
+        return OpCost()
 
-    def step(self, seen: int) -> Effort:
-        turned = Effort(flops=2 * self.width * self.config.rotary_width)
-        return self.make(1) + turned + self._step(self._whole, seen)
+    def decode_self_attention(self, visible: int) -> OpCost:
+        rope_key = OpCost(flops=2 * self.width * self.config.rope_head_dim)
+        return self.kv_projection(1) + rope_key + self._decode(self._self_sizes, visible)
 
-    def step_other(self, keys: int) -> Effort:
-        return self._step(self._plain, keys)
+    def decode_cross_attention(self, keys: int) -> OpCost:
+        return self._decode(self._cross_sizes, keys)
 
     @property
-    def _whole(self) -> HeadSizes:
-        """Of heads with a part that is turned."""
+    def _self_sizes(self) -> HeadSizes:
+        """Self-attention: heads include the part that RoPE rotates."""
         return self.config.sizes(self.width)
 
     @property
-    def _plain(self) -> HeadSizes:
-        """Of heads without, which look at a source."""
-        return replace(self._whole, head_width=self._whole.head_width - self.config.rotary_width)
+    def _cross_sizes(self) -> HeadSizes:
+        """Cross-attention: heads without the rotated part."""
+        return replace(self._self_sizes, head_dim=self._self_sizes.head_dim - self.config.rope_head_dim)
 
-    def _ask(self, sizes: HeadSizes, queries: int) -> Effort:
-        """Make queries, perhaps of a latent of their own."""
-        middle, wide = self.config.query_latent, sizes.heads * sizes.head_width
-        if middle is None:
-            return Effort(flops=2 * queries * self.width * wide)
-        narrowed = normalise(queries, middle, "rms", self.device)
-        return Effort(flops=2 * queries * middle * (self.width + wide)) + narrowed
+    def _project_queries(self, sizes: HeadSizes, queries: int) -> OpCost:
+        """The query projection, through a latent where there is a query latent."""
+        rank, width = self.config.query_latent, sizes.heads * sizes.head_dim
+        if rank is None:
+            return OpCost(flops=2 * queries * self.width * width)
+        return OpCost(flops=2 * queries * rank * (self.width + width)) + norm_cost(queries, rank, "rms", self.device)
 
-    def _naive(self, sizes: HeadSizes, queries: int, keys: int, reached: int, rotary: bool) -> Effort:
-        """Make keys and values of all latents first. The turned key is put beside each head's own."""
-        held = keys * sizes.heads * (sizes.head_width + sizes.value_width)
-        up = 2 * keys * self.config.latent * sizes.heads * (self._plain.head_width + sizes.value_width)
-        return (
-            Effort(flops=up, kept=held) + self._ask(sizes, queries) + self._weigh(sizes, queries, keys, reached, rotary)
-        )
+    def _naive(self, sizes: HeadSizes, queries: int, keys: int, pairs: int, rotary: bool) -> OpCost:
+        """Expand every latent to keys and values first; the shared rotated key is concatenated to each head's own."""
+        kv_size = keys * sizes.heads * (sizes.head_dim + sizes.value_head_dim)
+        expanded = keys * sizes.heads * (self._cross_sizes.head_dim + sizes.value_head_dim)
+        up_projection = OpCost(flops=2 * self.config.kv_latent * expanded, saved=kv_size)
+        return up_projection + self._project_queries(sizes, queries) + self._attend(sizes, queries, keys, pairs, rotary)
 
-    def _step(self, sizes: HeadSizes, keys: int) -> Effort:
-        """One token behind a cache, in the order that takes fewer products; naive if both take as many."""
-        latent, made = self.config.latent, self._plain.head_width + sizes.value_width
-        alike = replace(sizes, head_width=sizes.head_width - self._plain.head_width + latent, value_width=latent)
-        folded = Effort(flops=2 * sizes.heads * latent * made) + _compare(alike, keys)
-        output = Effort(flops=2 * self.width * sizes.heads * sizes.value_width)
-        absorbed = self._ask(sizes, 1) + folded + output
+    def _decode(self, sizes: HeadSizes, keys: int) -> OpCost:
+        """One token with the cache, in the order with fewer FLOPs; naive if both take as many."""
+        latent, head_dim = self.config.kv_latent, self._cross_sizes.head_dim
+        in_latent_space = replace(sizes, head_dim=sizes.head_dim - head_dim + latent, value_head_dim=latent)
+        folded = OpCost(flops=2 * sizes.heads * latent * (head_dim + sizes.value_head_dim))
+        output = OpCost(flops=2 * self.width * sizes.heads * sizes.value_head_dim)
+        absorbed = self._project_queries(sizes, 1) + folded + _attention_matmuls(in_latent_space, keys) + output
         naive = self._naive(sizes, 1, keys, keys, False)
-        return min(naive.products, absorbed.products, key=lambda way: way.flops)
+        return min(naive.flops_only, absorbed.flops_only, key=lambda order: order.flops)
 
 
-def _compare(sizes: HeadSizes, pairs: int) -> Effort:
-    """Compare pairs of queries and keys, and mix values."""
-    compared = 2 * pairs * sizes.heads * (sizes.head_width + sizes.value_width)
-    return Effort(flops=compared, attention=compared)
+def _attention_matmuls(sizes: HeadSizes, pairs: int) -> OpCost:
+    """QKᵀ and weights × V over so many (query, key) pairs."""
+    flops = 2 * pairs * sizes.heads * (sizes.head_dim + sizes.value_head_dim)
+    return OpCost(flops=flops, attention_flops=flops)

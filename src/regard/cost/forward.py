@@ -1,195 +1,198 @@
-"""What a forward pass does and keeps, counted sublayer by sublayer from a config alone.
+"""The cost of a forward pass, counted sublayer by sublayer from the config alone.
 
-**Arithmetic** is matrix products, a multiply-add being 2 FLOPs. Attention is counted over the pairs within reach of
-strips of 256 queries, which is what fused kernels compute: all pairs of a short text, about half of those of a long
-causal one, a band under a window.
+**FLOPs** are those of matmuls, a multiply-add counting as 2. Attention counts the pairs that fused kernels compute, in
+blocks of 256 queries: all pairs of a short text, about half of those of a long causal one, a band under a window.
 
-**What is kept for backward** is what autograd saves of a model as it is written (for its fast form see `fast.py`):
+**Saved for backward** is what autograd saves of the unfused model (`fused_forward.py` counts the fused one):
 
-- a norm keeps what enters it and one or two float32 sums a token; what leaves it is kept by the products that read it;
-- dropout keeps a mask: a byte for each number on a GPU, on a CPU as much as the number itself;
-- for attention see `attention.py`, for the feed-forward `middle.py`.
+- a norm saves its input and one or two float32 statistics per token; its output is saved by the matmul that reads it;
+- dropout saves a mask: a byte per value on a GPU, as much as the value itself on a CPU;
+- see `attention.py` and `feed_forward.py` for those.
 
-**Where layers are computed again** (train.recompute) only what enters each is kept, and what was made of the source for
-a decoder. The inside of one layer at a time is there on the way back (`Part`).
+**Under activation checkpointing** only each layer's input is saved, and the source's keys and values for a decoder;
+backward recomputes one layer at a time (`StackCost`).
 
-**Behind a cache** a token looks at all before it. Where a window bounds how far it sees, the cache has slots for that
-many positions and no more (attention/ring.py), and all of them are looked at, filled or not.
+**With a KV cache** a new token attends to all before it. A sliding window bounds the cache to that many positions
+(attention/rolling_kv_cache.py), and a step attends to all of its slots, filled or not.
 """
 
 from dataclasses import replace
 
 from regard.attention import Causal, Pattern, RotaryConfig, read_pattern
-from regard.cost.attention import attention_of
-from regard.cost.effort import Device, Effort, Part, normalise, part_of
-from regard.cost.middle import feed_forward_of
-from regard.cost.readers import ReaderConfig, cut_patches, head_of, stack_of
-from regard.model import (
-    AnyModelConfig,
-    EncoderDecoderConfig,
-    ModelConfig,
-    StackConfig,
-    VisionTransformerConfig,
-)
+from regard.cost.attention import attention_cost
+from regard.cost.encoder_models import EncoderModelConfig, head_cost, output_stack, patch_embedding_cost
+from regard.cost.feed_forward import feed_forward_cost
+from regard.cost.op_cost import Device, OpCost, StackCost, norm_cost, stack_cost
+from regard.cost.workload import BatchShape
+from regard.model import AnyModelConfig, EncoderDecoderConfig, ModelConfig, StackConfig, VisionTransformerConfig
 
 
-def forward(
-    config: AnyModelConfig, rows: int, source: int, target: int, device: Device, asked: int | None = None
-) -> tuple[Effort, Effort]:
-    """A batch, from ids or pixels to scores: what the source takes, and what the target takes.
+def forward_cost(config: AnyModelConfig, batch: BatchShape, device: Device) -> tuple[OpCost, OpCost]:
+    """A batch from ids or pixels to logits: the cost of the source and the cost of the target.
 
-    What a model reads that does not write is its target. Keys and values that the decoder makes of the source count for
-    the source. The scores themselves are left out of what is kept: that is for the loss to say. `asked`: of how many
-    tokens a word is asked, where gaps are filled.
+    The input of a model without a decoder is its target. Keys and values that the decoder projects from the source
+    count for the source. The logits are not counted as saved: that depends on the loss.
     """
-    theirs, own = parts(config, rows, source, target, device, asked)
-    return theirs.whole, own.whole
+    source, target = stack_costs(config, batch, device)
+    return source.total, target.total
 
 
-def parts(
-    config: AnyModelConfig, rows: int, source: int, target: int, device: Device, asked: int | None = None
-) -> tuple[Part, Part]:
-    """The same, layers apart from what is outside of them."""
+def stack_costs(config: AnyModelConfig, batch: BatchShape, device: Device) -> tuple[StackCost, StackCost]:
+    """The same with the layers apart from what is outside of them."""
     if not isinstance(config, ModelConfig):
-        return Part(), _of_reader(config, rows, target, device, asked)
-    width, decoder = config.width, config.decoder
-    layer, last = _stack(decoder, config, target, True, device)
-    outside = (embed(config, target) + last + Effort(flops=2 * target * width * config.vocabulary)) * rows
-    theirs, copied = Part(), Effort()
+        return StackCost(), _encoder_model(config, batch, device)
+    width, decoder, rows, length = config.width, config.decoder, batch.batch_size, batch.target_length
+    layer, final = _stack(decoder, config, length, True, device)
+    logits = OpCost(flops=2 * length * width * config.vocab_size)
+    outside = (embedding_cost(config, length) + final + logits) * rows
+    source, extra_kv = StackCost(), OpCost()
     if isinstance(config, EncoderDecoderConfig):
-        attention = attention_of(decoder.attention, width, device)
-        layer += _around(decoder, width, target, device) + attention.other(target, source)
-        theirs, copied = _of_source(config, rows, source, device), attention.copied(source)
-    own = part_of(_layers(decoder, layer, width, rows, target, causal=True), outside, rows * target * width)
-    return theirs, own.holding(copied * rows)
+        attention = attention_cost(decoder.attention, width, device)
+        layer += _residual(decoder, width, length, device) + attention.cross_attention(length, batch.source_length)
+        source, extra_kv = _source(config, batch, device), attention.extra_kv(batch.source_length)
+    layers = _layers(decoder, layer, width, rows, length, causal=True)
+    target = stack_cost(layers, outside, rows * length * width)
+    return source, target.with_recomputed(extra_kv * rows)
 
 
-def _of_reader(config: ReaderConfig, rows: int, tokens: int, device: Device, asked: int | None) -> Part:
-    """One stack that sees both sides of each token, and a head."""
-    width, encoder = config.width, config.encoder
-    layer, last = _stack(encoder, config, tokens, False, device)
-    around = embed(config, tokens) + last + unkept(tokens, width) + head_of(config, tokens, asked, device)
-    inner = _layers(encoder, layer, width, rows, tokens, causal=False)
-    return part_of(inner, around * rows, rows * tokens * width)
+def decode_step_cost(config: ModelConfig, length: int, source_length: int = 0, capacity: int | None = None) -> OpCost:
+    """One new token of one row with a KV cache, as the last of `length`; inference, so nothing is saved for backward.
 
-
-def unkept(tokens: int, width: int) -> Effort:
-    """What leaves the last layer is for a head to keep, or not."""
-    return Effort(kept=-tokens * width)
-
-
-def _of_source(config: EncoderDecoderConfig, rows: int, source: int, device: Device) -> Part:
-    """What the source takes, and what is made of it for the decoder's layers."""
-    width, encoder, layers = config.width, config.encoder, config.decoder.layers
-    attention = attention_of(config.decoder.attention, width, device)
-    layer, last = _stack(encoder, config, source, False, device)
-    shared = config.memory == "shared"
-    outside = embed(config, source) + last + attention.make(source) * (1 if shared else layers)
-    inner = _layers(encoder, layer, width, rows, source, causal=False)
-    part = part_of(inner, outside * rows, rows * source * width)
-    held = attention.held(source) * (rows * (1 if shared and attention.lends else layers))
-    made = made_of_source(config, rows, source, device)
-    return replace(part, outside=part.outside + held, lasting=part.lasting + made)
-
-
-def step(config: ModelConfig, length: int, source: int = 0, room: int | None = None) -> Effort:
-    """One new token of one row behind a cache, when there are `length` tokens with it. Nothing is kept for backward.
-
-    `room` is for how many the cache was made: as many, if not given.
+    `capacity` is the number of tokens the cache was allocated for, `length` if not given; under a window it decides how
+    many slots there are.
     """
-    width, decoder, slots = config.width, config.decoder, cache_slots(config)
-    attention = attention_of(decoder.attention, width, "cuda")
-    layer = attention.step(length if slots is None else min(max(length, room or 0), slots))
+    width, decoder, slots = config.width, config.decoder, kv_cache_capacity(config)
+    attention = attention_cost(decoder.attention, width, "cuda")
+    layer = attention.decode_self_attention(length if slots is None else min(max(length, capacity or 0), slots))
     if isinstance(config, EncoderDecoderConfig):
-        layer += attention.step_other(source)
-    middles = sum((feed_forward_of(each, width, 1).products for each in decoder.feed_forwards), Effort())
-    return layer * decoder.layers + middles + Effort(flops=2 * width * config.vocabulary)
+        layer += attention.decode_cross_attention(source_length)
+    feed_forwards = sum((feed_forward_cost(each, width, 1).flops_only for each in decoder.feed_forwards), OpCost())
+    return layer * decoder.layers + feed_forwards + OpCost(flops=2 * width * config.vocab_size)
 
 
-def cache_slots(config: ModelConfig) -> int | None:
-    """How many positions a cache ever holds of a text that is written; None if all of them."""
+def kv_cache_capacity(config: ModelConfig) -> int | None:
+    """How many positions a KV cache ever holds; None without a limit."""
     position = config.position
-    if isinstance(position, RotaryConfig) and position.scaling is not None and position.scaling.changes_at is not None:
-        return None  # keys are turned anew, by where they stand
-    horizon = pattern_of(config.decoder, True).horizon()
-    return None if horizon is None else sum(horizon)
+    if (
+        isinstance(position, RotaryConfig)
+        and position.scaling is not None
+        and position.scaling.dynamic_from is not None
+    ):
+        return None  # keys are rotated again when the angles change, which takes all of them
+    lookback = pattern_of(config.decoder, True).lookback()
+    return None if lookback is None else sum(lookback)
 
 
-def cache_numbers(config: ModelConfig) -> tuple[int, int]:
-    """What a cache holds for one position written and for one token of the source."""
+def kv_cache_values(config: ModelConfig) -> tuple[int, int]:
+    """Values a KV cache holds per generated token and per source token."""
     layers, attention = config.decoder.layers, config.decoder.attention
-    written = attention.cached(config.width) * layers
+    generated = attention.kv_features(config.width) * layers
     if not isinstance(config, EncoderDecoderConfig):
-        return written, 0
-    return written, attention.remembered(config.width) * (1 if config.memory == "shared" else layers)
+        return generated, 0
+    return generated, attention.cross_kv_features(config.width) * (1 if config.cross_kv == "shared" else layers)
 
 
-def made_of_source(config: EncoderDecoderConfig, rows: int, source: int, device: Device) -> Effort:
-    """What decoder layers have of the source, as it was made: once where they share it."""
-    made = attention_of(config.decoder.attention, config.width, device).made(source)
-    return made * (rows * (1 if config.memory == "shared" else config.decoder.layers))
+def projected_source_kv(config: EncoderDecoderConfig, batch: BatchShape, device: Device) -> OpCost:
+    """The source's keys and values as projected for the decoder: once where its layers share them."""
+    projected = attention_cost(config.decoder.attention, config.width, device).projected_kv(batch.source_length)
+    return projected * (batch.batch_size * (1 if config.cross_kv == "shared" else config.decoder.layers))
 
 
-def pairs(pattern: Pattern, queries: int, keys: int) -> int:
-    """How many pairs of a query and a key are computed, the last query standing at the last key."""
-    return round(pattern.over(queries, keys).share_in_strips() * queries * keys)
+def attended_pairs(pattern: Pattern, queries: int, keys: int) -> int:
+    """How many (query, key) pairs are computed, the last query being at the last key."""
+    return round(pattern.bind(queries, keys).reachable_fraction() * queries * keys)
 
 
-def sublayers(config: AnyModelConfig) -> int:
-    """Self-attention, cross-attention and feed-forward, over all layers."""
+def sublayer_count(config: AnyModelConfig) -> int:
+    """Self-attention, cross-attention and feed-forward sublayers of all layers."""
     if isinstance(config, EncoderDecoderConfig):
         return 3 * config.decoder.layers + 2 * config.encoder.layers
-    return 2 * stack_of(config).layers
+    return 2 * output_stack(config).layers
 
 
 def pattern_of(config: StackConfig, causal: bool) -> Pattern:
-    seen = read_pattern(config.attention.pattern)
-    return Causal() & seen if causal else seen
+    pattern = read_pattern(config.attention.pattern)
+    return Causal() & pattern if causal else pattern
 
 
-def hold_mask(config: StackConfig, tokens: int, causal: bool) -> Effort:
-    """A mask serves all rows, but each layer keeps it as numbers; none where all, or all before, is seen."""
-    scope = pattern_of(config, causal).over(tokens)
-    if scope.everything or scope.triangle:
-        return Effort()
-    return Effort(kept=pairs(scope.pattern, tokens, tokens))
+def saved_mask(config: StackConfig, tokens: int, causal: bool) -> OpCost:
+    """An attention mask serves all rows, but each layer saves it; full and causal attention need none."""
+    mask = pattern_of(config, causal).bind(tokens)
+    if mask.is_full or mask.is_causal:
+        return OpCost()
+    return OpCost(saved=attended_pairs(mask.pattern, tokens, tokens))
 
 
-def embed(config: AnyModelConfig, tokens: int) -> Effort:
-    """The ids are kept; its result is kept by what comes next."""
+def embedding_cost(config: AnyModelConfig, tokens: int) -> OpCost:
+    """The embedding saves its ids; its output is saved by what reads it."""
     if isinstance(config, VisionTransformerConfig):
-        return cut_patches(config, tokens)
-    cells, norm = tokens * config.width, config.embedding.norm
-    ids = Effort(masks=cells * (config.embedding.dropout > 0), sums=2 * tokens)
+        return patch_embedding_cost(config, tokens)
+    values, norm = tokens * config.width, config.embedding.norm
+    ids = OpCost(dropout_masks=values * (config.embedding.dropout > 0), float32_values=2 * tokens)
     if norm is None:
         return ids
-    return ids + Effort(kept=cells, sums=tokens * (1 if norm.kind == "rms" else 2))
+    return ids + OpCost(saved=values, float32_values=tokens * (1 if norm.kind == "rms" else 2))
+
+
+def unsaved_output(tokens: int, width: int) -> OpCost:
+    """Subtracts the final output from what a stack saves, where its reader (head or loss) decides about that."""
+    return OpCost(saved=-tokens * width)
+
+
+def _encoder_model(config: EncoderModelConfig, batch: BatchShape, device: Device) -> StackCost:
+    """One bidirectional stack, and a head."""
+    width, encoder, tokens = config.width, config.encoder, batch.target_length
+    layer, final = _stack(encoder, config, tokens, False, device)
+    head = head_cost(config, tokens, batch.predicted_tokens, device)
+    outside = embedding_cost(config, tokens) + final + unsaved_output(tokens, width) + head
+    layers = _layers(encoder, layer, width, batch.batch_size, tokens, causal=False)
+    return stack_cost(layers, outside * batch.batch_size, batch.batch_size * tokens * width)
+
+
+def _source(config: EncoderDecoderConfig, batch: BatchShape, device: Device) -> StackCost:
+    """The encoder, and the keys and values that are projected from its output for the decoder's layers."""
+    width, encoder, decoder_layers = config.width, config.encoder, config.decoder.layers
+    rows, length = batch.batch_size, batch.source_length
+    attention = attention_cost(config.decoder.attention, width, device)
+    layer, final = _stack(encoder, config, length, False, device)
+    shared = config.cross_kv == "shared"
+    outside = (
+        embedding_cost(config, length) + final + attention.kv_projection(length) * (1 if shared else decoder_layers)
+    )
+    layers = _layers(encoder, layer, width, rows, length, causal=False)
+    cost = stack_cost(layers, outside * rows, rows * length * width)
+    copies = 1 if shared and attention.shares_cross_kv else decoder_layers
+    return replace(
+        cost,
+        outside=cost.outside + attention.attended_kv(length) * (rows * copies),
+        checkpointed=cost.checkpointed + projected_source_kv(config, batch, device),
+    )
 
 
 def _stack(
     config: StackConfig, model: AnyModelConfig, tokens: int, causal: bool, device: Device
-) -> tuple[Effort, Effort]:
-    """Self-attention of one layer and what is around it and the feed-forward, then what is behind the last layer.
+) -> tuple[OpCost, OpCost]:
+    """One layer's self-attention and the norms around its sublayers, then what comes after the last layer.
 
-    Cross-attention is for `parts`, feed-forwards are for `_layers`.
+    `stack_costs` adds cross-attention and `_layers` the feed-forwards.
     """
     width, rotary = model.width, isinstance(model.position, RotaryConfig)
-    reached = pairs(pattern_of(config, causal), tokens, tokens)
-    layer = attention_of(config.attention, width, device).own(tokens, reached, rotary)
-    layer += _around(config, width, tokens, device) * 2
-    # What enters the first sublayer of post-norm, or enters and leaves the last norm of the others.
-    if config.order == "post":
-        return layer, Effort(kept=tokens * width)
-    return layer, normalise(tokens, width, config.norm.kind, device)
+    pairs = attended_pairs(pattern_of(config, causal), tokens, tokens)
+    layer = attention_cost(config.attention, width, device).self_attention(tokens, pairs, rotary)
+    layer += _residual(config, width, tokens, device) * 2
+    # Post-norm: the input of the first sublayer. Otherwise: input and output of the final norm.
+    if config.norm_position == "post":
+        return layer, OpCost(saved=tokens * width)
+    return layer, norm_cost(tokens, width, config.norm.kind, device)
 
 
-def _layers(config: StackConfig, layer: Effort, width: int, rows: int, tokens: int, *, causal: bool) -> list[Effort]:
-    """All layers of a stack: what a row takes in each of them alike, its feed-forward, and the mask for all rows."""
-    mask = hold_mask(config, tokens, causal)
-    return [(layer + feed_forward_of(each, width, tokens)) * rows + mask for each in config.feed_forwards]
+def _layers(config: StackConfig, layer: OpCost, width: int, rows: int, tokens: int, *, causal: bool) -> list[OpCost]:
+    """All layers of a stack: what they have in common, each layer's feed-forward, and the mask for all rows."""
+    mask = saved_mask(config, tokens, causal)
+    return [(layer + feed_forward_cost(each, width, tokens)) * rows + mask for each in config.feed_forwards]
 
 
-def _around(config: StackConfig, width: int, tokens: int, device: Device) -> Effort:
-    """Norm, dropout and residual of a sublayer: what enters the norm and what leaves it."""
-    dropped = Effort(masks=tokens * width * (config.dropout > 0))
-    return normalise(tokens, width, config.norm.kind, device) + dropped
+def _residual(config: StackConfig, width: int, tokens: int, device: Device) -> OpCost:
+    """Norm, dropout and residual sum of a sublayer."""
+    dropout = OpCost(dropout_masks=tokens * width * (config.dropout > 0))
+    return norm_cost(tokens, width, config.norm.kind, device) + dropout

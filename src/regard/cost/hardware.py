@@ -1,4 +1,4 @@
-"""Machines to train on: what they can do, and which one this is."""
+"""Hardware to train on: what named machines can do, and what this one is."""
 
 import os
 import time
@@ -12,98 +12,95 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine to train on: FLOP/s of large matrix products in `fp32` and `bf16`, memory and its bandwidth in bytes.
+    """One device: FLOP/s of large matmuls in float32 and bfloat16, memory in bytes and its bandwidth in bytes/s.
 
-    A `memory` of 0 is unknown. The pairs are for a compiled and for an eager step: `passes` is how often all that is
-    kept for backward goes through memory (norms, dropout, softmax and loss wait for nothing else), `pause` how many
-    seconds a sublayer takes at least, forward and backward, because its kernels must be launched. Their values, and
-    `REACHED`, were fitted to a handful of measured steps on an H200 and a CPU of 2 cores (see the tests).
+    A `memory` of 0 is unknown. The pairs are for a compiled and for an eager step: `memory_passes` is how often all
+    that is saved for backward goes through memory (norms, dropout, softmax and loss are bound by it), `launch_seconds`
+    the least time of a sublayer's forward and backward, because its kernels must be launched. Their values, and
+    `ACHIEVED_FLOPS`, were fitted to a handful of measured steps on an H200 and a CPU with 2 cores (see the tests).
     """
 
     name: str
-    fp32: float
-    bf16: float
+    float32_flops: float
+    bfloat16_flops: float
     bandwidth: float
     memory: int
-    passes: tuple[int, int] = (2, 10)
-    pause: tuple[float, float] = (0.2e-3, 2.5e-3)
-    captures: bool = True
-    """Whether a step's launches can be recorded and replayed, as CUDA can."""
+    memory_passes: tuple[int, int] = (2, 10)
+    launch_seconds: tuple[float, float] = (0.2e-3, 2.5e-3)
+    supports_cuda_graphs: bool = True
     device: Literal["cuda", "cpu"] = "cuda"
-    """Whose rules say what is kept for backward."""
+    """Whose kernels decide what is saved for backward."""
     workspace: int = 0
-    """Bytes that the library of matrix products sets aside for each thread and stream, by PyTorch's default."""
-    link: float = 1.25e9
-    """Bytes a second that each of several processes can send: a network of 10 Gbit/s, unless something better is there.
-    Data-sheet figures of one machine (NVLink or PCI Express), not measured."""
+    """Bytes that cuBLAS allocates per thread and stream, by PyTorch's default."""
+    interconnect: float = 1.25e9
+    """Bytes/s that each of several processes can send: a network of 10 Gbit/s, unless there is something better. NVLink
+    and PCI Express figures are from data sheets, not measured."""
 
 
 _GIB = 1 << 30
-_HOPPER: dict[str, Any] = {"workspace": 32 << 20, "link": 450e9}
-_ON_CPU: dict[str, Any] = {
-    "passes": (4, 40),
-    "pause": (0.0, 0.5e-3),
-    "captures": False,
+_HOPPER: dict[str, Any] = {"workspace": 32 << 20, "interconnect": 450e9}
+_CPU: dict[str, Any] = {
+    "memory_passes": (4, 40),  # few threads for what is not a matmul
+    "launch_seconds": (0.0, 0.5e-3),
+    "supports_cuda_graphs": False,
     "device": "cpu",
-}  # few threads for what is not a matrix product
-
-
-def _older(link: float) -> dict[str, Any]:
-    return {"workspace": (8 << 20) + (128 << 10), "link": link}
-
-
-# Dense data-sheet figures of the makers, float32 without TensorFloat. But h200 is as measured (its data sheet says
-# 67e12, 989e12 and 4.8e12), and so are fp32 and bandwidth of cpu-2-cores, whose bf16 is taken to be no faster.
-HARDWARE: dict[str, Hardware] = {
-    machine.name: machine
-    for machine in (
-        Hardware("h200", fp32=49e12, bf16=770e12, bandwidth=4.22e12, memory=139 * _GIB, **_HOPPER),
-        Hardware("h100", fp32=67e12, bf16=989e12, bandwidth=3.35e12, memory=79 * _GIB, **_HOPPER),  # SXM
-        Hardware("a100", fp32=19.5e12, bf16=312e12, bandwidth=2.04e12, memory=79 * _GIB, **_older(300e9)),  # of 80 GB
-        Hardware("rtx-4090", fp32=82.6e12, bf16=165e12, bandwidth=1.01e12, memory=23 * _GIB, **_older(32e9)),
-        # fast in fp16, not in bf16
-        Hardware("t4", fp32=8.1e12, bf16=8.1e12, bandwidth=0.32e12, memory=14 * _GIB, **_older(16e9)),
-        Hardware("cpu-2-cores", fp32=148e9, bf16=148e9, bandwidth=29e9, memory=8 * _GIB, **_ON_CPU),
-    )
 }
 
 
-def this_hardware(device: torch.device) -> Hardware:
+def _before_hopper(interconnect: float) -> dict[str, Any]:
+    return {"workspace": (8 << 20) + (128 << 10), "interconnect": interconnect}
+
+
+# Dense data-sheet figures, float32 without TF32. The h200 is as measured instead (its data sheet says 67e12, 989e12 and
+# 4.8e12), and so are float32 and bandwidth of cpu-2-cores, whose bfloat16 is taken to be no faster.
+_KNOWN: tuple[tuple[str, float, float, float, int, dict[str, Any]], ...] = (
+    # name, float32 and bfloat16 FLOP/s, bandwidth, memory in GiB
+    ("h200", 49e12, 770e12, 4.22e12, 139, _HOPPER),
+    ("h100", 67e12, 989e12, 3.35e12, 79, _HOPPER),  # SXM
+    ("a100", 19.5e12, 312e12, 2.04e12, 79, _before_hopper(300e9)),  # 80 GB
+    ("rtx-4090", 82.6e12, 165e12, 1.01e12, 23, _before_hopper(32e9)),
+    ("t4", 8.1e12, 8.1e12, 0.32e12, 14, _before_hopper(16e9)),  # fast in float16, not in bfloat16
+    ("cpu-2-cores", 148e9, 148e9, 29e9, 8, _CPU),
+)
+HARDWARE: dict[str, Hardware] = {
+    name: Hardware(name, float32, bfloat16, bandwidth, memory * _GIB, **more)
+    for name, float32, bfloat16, bandwidth, memory, more in _KNOWN
+}
+
+
+def detect_hardware(device: torch.device) -> Hardware:
     """The best guess for a device of this machine: known by its name, or else timed for some tenths of a second."""
-    name, memory, others = (
-        f"this {device.type}",
-        0,
-        _ON_CPU if device.type == "cpu" else {"captures": device.type == "cuda"},
-    )
+    name, memory = f"this {device.type}", 0
+    more = _CPU if device.type == "cpu" else {"supports_cuda_graphs": device.type == "cuda"}
     if device.type == "cuda":
         name, memory = torch.cuda.get_device_name(device), int(torch.cuda.get_device_properties(device).total_memory)
-        words = set(name.lower().replace("-", " ").split())
+        name_parts = set(name.lower().replace("-", " ").split())
         for known in HARDWARE.values():
-            if set(known.name.split("-")) <= words and "laptop" not in words:
+            if set(known.name.split("-")) <= name_parts and "laptop" not in name_parts:
                 return replace(known, memory=memory)
     elif device.type == "cpu" and hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     side = 1024 if device.type == "cpu" else 4096
-    dice = torch.Generator(device).manual_seed(0)  # its own: a run's random numbers must not depend on this
-    full = torch.randn(side, side, device=device, generator=dice)
-    half = full.bfloat16()
-    long, copy = full.repeat(32, 1), full.repeat(32, 1)  # too long for caches
+    generator = torch.Generator(device).manual_seed(0)  # its own: a run's random numbers must not depend on this
+    float32 = torch.randn(side, side, device=device, generator=generator)
+    bfloat16 = float32.bfloat16()
+    source, copy = float32.repeat(32, 1), float32.repeat(32, 1)  # larger than any cache
     return Hardware(
         name,
-        fp32=2 * side**3 / _seconds(lambda: full @ full),
-        bf16=2 * side**3 / _seconds(lambda: half @ half),
-        bandwidth=2 * long.nbytes / _seconds(lambda: copy.copy_(long)),  # read and written
+        float32_flops=2 * side**3 / _seconds(lambda: float32 @ float32),
+        bfloat16_flops=2 * side**3 / _seconds(lambda: bfloat16 @ bfloat16),
+        bandwidth=2 * source.nbytes / _seconds(lambda: copy.copy_(source)),  # read and written
         memory=memory,
-        **others,
+        **more,
     )
 
 
-def _seconds(work: Callable[[], Tensor], limit: float = 0.08) -> float:
-    """How long some work takes, the best of as many times as fit the limit."""
-    work().sum().item()  # the first time is spent on getting ready
+def _seconds(function: Callable[[], Tensor], budget: float = 0.08) -> float:
+    """The shortest time of a call, over as many calls as fit the budget."""
+    function().sum().item()  # warm-up
     times: list[float] = []
-    while sum(times) < limit:
-        begin = time.perf_counter()
-        work()[0, 0].item()  # asking for a number waits for the device
-        times.append(time.perf_counter() - begin)
+    while sum(times) < budget:
+        start = time.perf_counter()
+        function()[0, 0].item()  # reading a number synchronizes with the device
+        times.append(time.perf_counter() - start)
     return min(times)

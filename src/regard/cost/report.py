@@ -1,156 +1,171 @@
-"""All that is known of a cost: as plain data, and as a table for a person."""
+"""A cost on some hardware: as JSON data, and as a table for reading."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from regard.cost.advice import advice_for_memory
+from regard.cost.advice import memory_advice
 from regard.cost.estimate import Cost
+from regard.cost.format import duration_range, number_range, si_prefixed
 from regard.cost.hardware import Hardware
 from regard.cost.memory import workspace_bytes
-from regard.cost.words import between, short, span
 from regard.errors import UserError
 
 
 @dataclass(frozen=True)
 class Report:
-    """A cost on some hardware, at a price for an hour of one device (None if nobody asked).
+    """A cost on some hardware, at a price per hour of one device (None if not given).
 
-    `trained`: whether it is known how long training goes; if not, all that depends on it is left out.
+    `has_duration`: whether the number of steps is known; if not, everything that depends on it is left out.
     """
 
     cost: Cost
     hardware: Hardware
-    price: float | None = None
-    captured: bool = False
-    trained: bool = True
+    price_per_hour: float | None = None
+    cuda_graphs: bool = False
+    has_duration: bool = True
 
     def __post_init__(self) -> None:
-        if self.price is not None and (self.price < 0 or not math.isfinite(self.price)):
-            raise UserError(f"A price for an hour is a number of at least 0; found {self.price:g}.")
+        price = self.price_per_hour
+        if price is not None and (price < 0 or not math.isfinite(price)):
+            raise UserError(f"A price per hour is a number of at least 0; found {price:g}.")
 
     @property
     def minutes(self) -> tuple[float, float]:
-        return self.cost.minutes(self.hardware, captured=self.captured)
+        return self.cost.minutes(self.hardware, cuda_graphs=self.cuda_graphs)
 
     @property
     def device_hours(self) -> tuple[float, float]:
         low, high = self.minutes
-        return self.cost.processes * low / 60, self.cost.processes * high / 60
+        return self.cost.setup.processes * low / 60, self.cost.setup.processes * high / 60
 
     @property
     def advice(self) -> str | None:
-        return advice_for_memory(self.cost, self.hardware, captured=self.captured)
+        return memory_advice(self.cost, self.hardware, cuda_graphs=self.cuda_graphs)
 
-    def plain(self) -> dict[str, Any]:
-        """Everything, under names that stay. What is written, and the cache, are None for a model that only reads."""
-        cost, work = self.cost.on(self.hardware, captured=self.captured), self.cost.work
-        (source, target), trained = cost.flops_per_token, cost.training_flops_per_token
-        written, read = cost.cache_bytes_per_token if cost.writes else (None, None)
-        facts: dict[str, Any] = {
+    def to_dict(self) -> dict[str, Any]:
+        """Everything under stable names. Values about generation are None for a model that does not generate."""
+        cost, work = self.cost.on(self.hardware, cuda_graphs=self.cuda_graphs), self.cost.workload
+        values: dict[str, Any] = {
             "parameters": cost.parameters,
-            "embedding_parameters": cost.parameters - cost.non_embedding,
-            "other_parameters": cost.non_embedding,
-            "precision": cost.precision,
-            "optimiser": cost.optimiser,
-            "source_length": work.source,
-            "target_length": work.target,
-            "rows": work.rows,
-            "accumulate": work.accumulate,
-            "passes": work.passes,
-            "recompute": cost.recompute,
-            "asked": work.asked,
-            "cache_tokens": cost.cache_tokens if cost.writes else None,
-            "flops": {
-                "forward_source_token": source,
-                "forward_target_token": target,
-                "training_source_token": trained[0],
-                "training_target_token": trained[1],
-                "attention_share": cost.attention_share,
-                "training_step": cost.flops_per_step,
-                "generated_token": cost.generated_token_flops() if cost.writes else None,
-            },
-            "bytes": {
-                "weights": cost.weights_bytes,
-                "gradients": cost.gradients_bytes,
-                "optimiser": cost.optimiser_bytes,
-                "activations": cost.activations_bytes,
-                "loss": cost.loss_bytes,
-                "recording": cost.recording_bytes(self.hardware, captured=self.captured),
-                "workspaces": workspace_bytes(self.hardware, captured=self.captured),
-                "peak": cost.peak(self.hardware, captured=self.captured),
-                "cache_target_token": written,
-                "cache_source_token": read,
-            },
+            "embedding_parameters": cost.embedding_parameters,
+            "non_embedding_parameters": cost.non_embedding_parameters,
+            "precision": cost.setup.precision,
+            "optimizer": cost.setup.optimizer,
+            "source_length": work.source_length,
+            "target_length": work.target_length,
+            "batch_size": work.batch_size,
+            "grad_accumulation": work.grad_accumulation,
+            "forward_passes": work.forward_passes,
+            "activation_checkpointing": cost.setup.activation_checkpointing,
+            "predicted_tokens": work.predicted_tokens,
+            "kv_cache_tokens": cost.kv_cache_tokens if cost.is_autoregressive else None,
+            "flops": _flops(cost),
+            "bytes": self._bytes(cost),
             "hardware": self.hardware.name,
-            "processes": cost.processes,
+            "processes": cost.setup.processes,
             "advice": self.advice,
         }
-        if self.trained:
-            facts |= {
+        if self.has_duration:
+            values |= {
                 "steps": work.steps,
-                "training_flops": cost.total_flops,
+                "training_flops": cost.training_flops,
                 "minutes": list(self.minutes),
                 "device_hours": list(self.device_hours),
             }
-            if self.price is not None:
-                facts |= {"price": self.price, "money": [self.price * hours for hours in self.device_hours]}
-        return facts
+            if self.price_per_hour is not None:
+                price = [self.price_per_hour * hours for hours in self.device_hours]
+                values |= {"price_per_hour": self.price_per_hour, "price": price}
+        return values
 
     def table(self) -> str:
-        """One line for all of it, then a line for each number."""
-        facts = self.plain()
-        flops, held = facts["flops"], facts["bytes"]
-        sides = ("source", "target") if facts["source_length"] else ("target",)
+        """A line for each number."""
+        values = self.to_dict()
+        flops, held = values["flops"], values["bytes"]
+        sides = ("source", "target") if values["source_length"] else ("target",)
 
-        def each(form: str) -> str:
-            numbers = [f"{short(flops[form.format(side)])}FLOP" for side in sides]
-            if not self.cost.writes:
+        def per_token(key: str) -> str:
+            numbers = [f"{si_prefixed(flops[key.format(side)])}FLOP" for side in sides]
+            if not self.cost.is_autoregressive:
                 return numbers[0]
             return ", ".join(f"{number} ({side})" for number, side in zip(numbers, sides, strict=True))
 
-        shape = " and ".join(str(facts[f"{side}_length"]) for side in sides)
+        lengths = " and ".join(str(values[f"{side}_length"]) for side in sides)
+        checkpointing = ", with activation checkpointing" * values["activation_checkpointing"]
         lines = [
-            ("parameters", f"{facts['parameters']:,}"),
-            ("  tables of word vectors", f"{facts['embedding_parameters']:,}"),
-            ("  everything else", f"{facts['other_parameters']:,}"),
-            ("micro-batch", f"{facts['rows']:,} rows of {shape} tokens, {facts['accumulate']:,} a step"),
-            ("a token, forward", each("forward_{}_token")),
-            ("a token, forward and backward", each("training_{}_token")),
-            ("  attention's share at this length", f"{100 * flops['attention_share']:.1f} %"),
-            *self._written(facts, sides),
-            ("weights", f"{short(held['weights'])}B"),
-            ("gradients", f"{short(held['gradients'])}B"),
-            ("optimiser", f"{short(held['optimiser'])}B"),
-            ("activations", f"{short(held['activations'])}B{', layers computed again' * facts['recompute']}"),
-            ("loss and gradients on their way", f"{short(held['loss'])}B"),
-            ("gradients kept aside to record", f"{short(held['recording'])}B"),
-            ("set aside by the library", f"{short(held['workspaces'])}B"),
-            ("peak memory of a process", f"{short(held['peak'])}B"),
+            ("parameters", f"{values['parameters']:,}"),
+            ("  embeddings", f"{values['embedding_parameters']:,}"),
+            ("  everything else", f"{values['non_embedding_parameters']:,}"),
+            (
+                "micro-batch",
+                f"{values['batch_size']:,} rows of {lengths} tokens, {values['grad_accumulation']:,} per step",
+            ),
+            ("forward, per token", per_token("forward_{}_token")),
+            ("forward and backward, per token", per_token("training_{}_token")),
+            ("  attention at this length", f"{100 * flops['attention_fraction']:.1f} %"),
+            *self._generation_lines(values, sides),
+            ("weights", f"{si_prefixed(held['weights'])}B"),
+            ("gradients", f"{si_prefixed(held['gradients'])}B"),
+            ("optimizer state", f"{si_prefixed(held['optimizer'])}B"),
+            ("activations", f"{si_prefixed(held['activations'])}B{checkpointing}"),
+            ("temporaries", f"{si_prefixed(held['temporaries'])}B"),
+            ("gradient copy for graph capture", f"{si_prefixed(held['graph_capture'])}B"),
+            ("cuBLAS workspaces", f"{si_prefixed(held['workspaces'])}B"),
+            ("peak memory per process", f"{si_prefixed(held['peak'])}B"),
         ]
-        if self.trained:
-            low, high = self.minutes
-            many = "" if facts["processes"] == 1 else f", {facts['processes']} processes"
-            lines += [
-                ("training", f"{facts['steps']:,} steps, {short(facts['training_flops'])}FLOP"),
-                ("time", f"{span(low, high)} on {facts['hardware']}{many}"),
-                ("device hours", between(*self.device_hours)),
-            ]
-            if self.price is not None:
-                lines.append(("money", f"{between(*facts['money'])} at {self.price:g} an hour"))
+        if self.has_duration:
+            lines += self._duration_lines(values)
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
-    def _written(self, facts: dict[str, Any], sides: tuple[str, ...]) -> list[tuple[str, str]]:
-        """Of a model that writes: a token behind the cache, and the cache itself."""
-        if not self.cost.writes:
+    def _bytes(self, cost: Cost) -> dict[str, Any]:
+        generated, source = cost.kv_cache_bytes_per_token if cost.is_autoregressive else (None, None)
+        return {
+            "weights": cost.weight_bytes,
+            "gradients": cost.gradient_bytes,
+            "optimizer": cost.optimizer_bytes,
+            "activations": cost.activation_bytes,
+            "temporaries": cost.temporary_bytes,
+            "graph_capture": cost.graph_capture_bytes(self.hardware, cuda_graphs=self.cuda_graphs),
+            "workspaces": workspace_bytes(self.hardware, cuda_graphs=self.cuda_graphs),
+            "peak": cost.peak_bytes(self.hardware, cuda_graphs=self.cuda_graphs),
+            "kv_cache_target_token": generated,
+            "kv_cache_source_token": source,
+        }
+
+    def _generation_lines(self, values: dict[str, Any], sides: tuple[str, ...]) -> list[tuple[str, str]]:
+        if not self.cost.is_autoregressive:
             return []
-        most = "" if facts["cache_tokens"] is None else f", at most {facts['cache_tokens']:,}"
+        limit = "" if values["kv_cache_tokens"] is None else f", at most {values['kv_cache_tokens']:,}"
         cache = ", ".join(
-            f"{short(facts['bytes'][f'cache_{side}_token'])}B ({side}{most if side == 'target' else ''})"
+            f"{si_prefixed(values['bytes'][f'kv_cache_{side}_token'])}B ({side}{limit if side == 'target' else ''})"
             for side in sides
         )
         return [
-            ("a token written with the cache", f"{short(facts['flops']['generated_token'])}FLOP"),
-            ("cache, for each token", cache),
+            ("generated token, with KV cache", f"{si_prefixed(values['flops']['generated_token'])}FLOP"),
+            ("KV cache, per token", cache),
         ]
+
+    def _duration_lines(self, values: dict[str, Any]) -> list[tuple[str, str]]:
+        processes = "" if values["processes"] == 1 else f", {values['processes']} processes"
+        lines = [
+            ("training", f"{values['steps']:,} steps, {si_prefixed(values['training_flops'])}FLOP"),
+            ("time", f"{duration_range(*self.minutes)} on {values['hardware']}{processes}"),
+            ("device hours", number_range(*self.device_hours)),
+        ]
+        if self.price_per_hour is not None:
+            lines.append(("price", f"{number_range(*values['price'])} at {self.price_per_hour:g} an hour"))
+        return lines
+
+
+def _flops(cost: Cost) -> dict[str, Any]:
+    (source, target), training = cost.flops_per_token, cost.training_flops_per_token
+    return {
+        "forward_source_token": source,
+        "forward_target_token": target,
+        "training_source_token": training[0],
+        "training_target_token": training[1],
+        "attention_fraction": cost.attention_fraction,
+        "training_step": cost.flops_per_step,
+        "generated_token": cost.generated_token_flops() if cost.is_autoregressive else None,
+    }

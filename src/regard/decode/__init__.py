@@ -1,57 +1,67 @@
-"""Search for the best output over anything that can take a step."""
+"""Decoding: search and sampling over any model that can take a decoding step, and batching of requests."""
 
-from regard.decode.beam import Beams, beam_search
-from regard.decode.diverse import Diverse
-from regard.decode.engine import Engine, Request, Ticket, Worker
-from regard.decode.ensemble import Ensemble
-from regard.decode.given import score_given
-from regard.decode.observe import Candidates, Observer, Recording, Step
-from regard.decode.offline import search_all, search_batch
-from regard.decode.penalty import LengthPenalty, NoPenalty, PaperPenalty, PowerPenalty
-from regard.decode.required import Required
-from regard.decode.rules import Forbidden, Prefix, Rule, Shortest, Written
-from regard.decode.search import Choice, Chooser, Hypothesis, Stepper, search
-from regard.decode.settings import DecodeConfig, Wish, make_chooser
-from regard.decode.single import Sampled, Single, greedy_search
-from regard.decode.tree_rule import TreeRule, TreeWish
+from regard.decode.batch import BatchDecoderModel, DecodeFuture, Request, search_all, search_batch
+from regard.decode.beam import BeamSearch, beam_search
+from regard.decode.config import Constraints, DecodeConfig, make_strategy
+from regard.decode.constrained_beam import ConstrainedBeamSearch
+from regard.decode.diverse_beam import DiverseBeamSearch, Diversity
+from regard.decode.engine import Engine
+from regard.decode.ensemble import Ensemble, EnsembleState
+from regard.decode.greedy import Greedy, greedy_search
+from regard.decode.logits_processors import ForbiddenProcessor, MinLengthProcessor, PrefixProcessor
+from regard.decode.observer import Candidates, Observer, RecordingObserver, Step
+from regard.decode.sampling import Sampler, SamplingParams
+from regard.decode.search import DecoderModel, DecoderState, score_forced, search
+from regard.decode.strategy import (
+    Choice,
+    GeneratedTokens,
+    Hypothesis,
+    LengthPenalty,
+    LogitsProcessor,
+    SearchStrategy,
+    upcast,
+)
+from regard.decode.tree_constraint import TreeConstraint, TreeProcessor
 
 __all__ = [
-    "Beams",
+    "BatchDecoderModel",
+    "BeamSearch",
     "Candidates",
     "Choice",
-    "Chooser",
+    "ConstrainedBeamSearch",
+    "Constraints",
     "DecodeConfig",
-    "Diverse",
+    "DecodeFuture",
+    "DecoderModel",
+    "DecoderState",
+    "DiverseBeamSearch",
+    "Diversity",
     "Engine",
     "Ensemble",
-    "Forbidden",
+    "EnsembleState",
+    "ForbiddenProcessor",
+    "GeneratedTokens",
+    "Greedy",
     "Hypothesis",
     "LengthPenalty",
-    "NoPenalty",
+    "LogitsProcessor",
+    "MinLengthProcessor",
     "Observer",
-    "PaperPenalty",
-    "PowerPenalty",
-    "Prefix",
-    "Recording",
+    "PrefixProcessor",
+    "RecordingObserver",
     "Request",
-    "Required",
-    "Rule",
-    "Sampled",
-    "Shortest",
-    "Single",
+    "Sampler",
+    "SamplingParams",
+    "SearchStrategy",
     "Step",
-    "Stepper",
-    "Ticket",
-    "TreeRule",
-    "TreeWish",
-    "Wish",
-    "Worker",
-    "Written",
+    "TreeConstraint",
+    "TreeProcessor",
     "beam_search",
     "greedy_search",
-    "make_chooser",
-    "score_given",
+    "make_strategy",
+    "score_forced",
     "search",
     "search_all",
     "search_batch",
+    "upcast",
 ]

@@ -1,11 +1,11 @@
-"""Beam search: the best few continuations of every slot, step by step.
+"""Beam search: the best continuations of every slot, step by step.
 
-Everything stays on the device and has a fixed shape: the alive hypotheses of each slot, best first, and the best that
-have ended. A slot starts with one hypothesis; the other places hold -inf until there are more.
+Everything stays on the device and has a fixed shape: the alive hypotheses of each slot, best first, and the best
+completed ones. A slot starts with one alive hypothesis; the other entries have a log-probability of -inf.
 
-A slot is settled only when nothing still alive can do better than what is finished: with log-probabilities at most 0
-and a penalty that never falls, an alive hypothesis can at best keep its sum and be divided by the largest penalty it
-can still reach.
+A slot is finished only when no alive hypothesis can beat the completed ones, not at the first EOS. Log-probabilities
+are at most 0 and the length penalty never decreases, so the best score that an alive hypothesis can reach is its
+current log-probability divided by the largest penalty it can still get.
 """
 
 from collections.abc import Hashable, Sequence
@@ -14,288 +14,338 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from regard.decode.best import best_tokens, has_kernel, has_triton
-from regard.decode.observe import Candidates
-from regard.decode.penalty import LengthPenalty, PaperPenalty
-from regard.decode.rules import Rule, Written, hide_all
-from regard.decode.search import Choice, Hypothesis, Limit, State, Stepper, precise, row_limits, search
-from regard.decode.slots import ROOM
-from regard.decode.slotted import Slotted
+from regard.decode.observer import Candidates
+from regard.decode.search import DecoderModel, MaxLength, State, row_max_lengths, search
+from regard.decode.strategy import (
+    INITIAL_CAPACITY,
+    Choice,
+    GeneratedTokens,
+    Hypothesis,
+    LengthPenalty,
+    LogitsProcessor,
+    SlottedStrategy,
+    apply_processors,
+    topk_logsumexp,
+    upcast,
+    uses_numba,
+    uses_triton,
+)
 from regard.errors import UserError
 
-_NEVER = float("-inf")
+_NEG_INF = float("-inf")
 
 
-class Texts(NamedTuple):
-    """Hypotheses of every slot with their history."""
+class BeamHypotheses(NamedTuple):
+    """Some hypotheses of every slot, as tensors."""
 
-    totals: Tensor  # (slots, some)
-    tokens: Tensor  # (slots, some, capacity)
-    gains: Tensor  # (slots, some, capacity)
-    other_tokens: Tensor  # (slots, some, capacity, alternatives)
-    other_gains: Tensor  # (slots, some, capacity, alternatives)
+    logprobs: Tensor  # (slots, n): summed over the tokens
+    tokens: Tensor  # (slots, n, capacity)
+    token_logprobs: Tensor  # (slots, n, capacity)
+    alternative_tokens: Tensor  # (slots, n, capacity, alternatives)
+    alternative_logprobs: Tensor  # (slots, n, capacity, alternatives)
 
-    def pick(self, places: Tensor) -> "Texts":
-        """Some of them, by their places.  places: # (slots, fewer or more)"""
-        return Texts(*(_take(tensor, places) for tensor in self))
+    def select(self, indices: Tensor) -> "BeamHypotheses":
+        """indices: # (slots, m)"""
+        return BeamHypotheses(*(gather_beams(tensor, indices) for tensor in self))
 
 
-class Beams(Slotted):
-    """The `beams` best outputs of every slot. One that reaches the limit is cut there and ranked with the others."""
+class BeamCandidates(NamedTuple):
+    """The best continuations of every slot, best first."""
 
-    outputs: int | None = None
-    """How many of the best are given; all, if None."""
-    compiled = False
-    """Whether the last step was the compiled one."""
-    fields = ("limits", "largest", "lengths", "scores", "found_lengths", "ended", "over", "chosen", "alive", "found")
-    texts, dimension = ("alive", "found"), 2
+    hypotheses: BeamHypotheses
+    beam_indices: Tensor  # (slots, candidates)
+    tokens: Tensor  # (slots, candidates)
+    scores: Tensor  # (slots, candidates): the values they are ranked by
+
+
+class BeamSearch(SlottedStrategy):
+    """The `beam_size` best outputs of every slot. One that reaches its maximum length is cut there and ranked too."""
+
+    nbest: int | None = None
+    """The number of best hypotheses to return; all if None."""
+    slot_tensors = (
+        "max_lengths",
+        "max_penalties",
+        "lengths",
+        "completed_scores",
+        "completed_lengths",
+        "completed_ended",
+        "done",
+        "next_tokens",
+        "alive",
+        "completed",
+    )
+    token_buffers = ("alive", "completed")
+    token_dim = 2
+    _ran_fused = False
+    """Whether the last step was a fused kernel, which also sets `done`."""
 
     def __init__(
         self,
-        limits: Sequence[int],
-        end: int,
-        beams: int,
+        max_lengths: Sequence[int],
+        eos: int,
+        beam_size: int,
         *,
-        penalty: LengthPenalty | None = None,
-        rules: Sequence[Rule] = (),
+        length_penalty: LengthPenalty | None = None,
+        processors: Sequence[LogitsProcessor] = (),
         alternatives: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        if beams < 1:
-            raise UserError(f"A search needs at least one beam; found {beams}.")
-        self.penalty = penalty or PaperPenalty()
-        self.slots, self.width, self.end, self.rules, self.count = len(limits), beams, end, rules, alternatives
-        self.limits = torch.tensor(list(limits), device=device)
-        self.lengths = torch.zeros_like(self.limits)  # of everything alive in a slot
-        self.largest = torch.tensor([self.penalty.at(limit) for limit in limits], dtype=torch.float64, device=device)
-        self.penalties = self._penalties(ROOM)
-        empty = torch.zeros(self.slots, beams, ROOM, dtype=torch.long, device=device)
-        nothing = torch.full((self.slots, beams), _NEVER, dtype=torch.float64, device=device)
-        others = empty[..., None].expand(-1, -1, -1, alternatives)
-        self.alive = Texts(nothing.clone(), empty, empty.double(), others, others.double())
-        self.alive.totals[:, 0] = 0.0
-        self.found = Texts(*(tensor.clone() for tensor in self.alive._replace(totals=nothing)))
-        self.over = torch.zeros_like(self.limits, dtype=torch.bool)
-        """Which slots are settled, where the compiled step has found out already."""
-        self.chosen = torch.zeros_like(nothing, dtype=torch.long)
-        """The next tokens, where a kernel writes them always to the same place."""
-        self.scores = nothing.clone()  # what the found are ranked by
-        self.found_lengths = torch.zeros_like(nothing, dtype=torch.long)  # tokens, their end included where they ended
-        self.ended = torch.zeros_like(nothing, dtype=torch.bool)
+        if beam_size < 1:
+            raise UserError(f"The beam size must be at least 1; found {beam_size}.")
+        self.length_penalty = length_penalty or LengthPenalty()
+        self.slots, self.beam_size, self.eos = len(max_lengths), beam_size, eos
+        self.processors, self.alternatives = processors, alternatives
+        self.max_lengths = torch.tensor(list(max_lengths), device=device)
+        self.lengths = torch.zeros_like(self.max_lengths)  # of all alive hypotheses of a slot
+        largest = [self.length_penalty.at(length) for length in max_lengths]
+        self.max_penalties = torch.tensor(largest, dtype=torch.float64, device=device)
+        self.penalties = self._penalty_table(INITIAL_CAPACITY)
+        tokens = torch.zeros(self.slots, beam_size, INITIAL_CAPACITY, dtype=torch.long, device=device)
+        empty = torch.full((self.slots, beam_size), _NEG_INF, dtype=torch.float64, device=device)
+        others = tokens[..., None].expand(-1, -1, -1, alternatives)
+        self.alive = BeamHypotheses(empty.clone(), tokens, tokens.double(), others, others.double())
+        self.alive.logprobs[:, 0] = 0.0
+        self.completed = BeamHypotheses(*(tensor.clone() for tensor in self.alive._replace(logprobs=empty)))
+        self.completed_scores = empty.clone()
+        self.completed_lengths = torch.zeros_like(empty, dtype=torch.long)  # EOS included
+        self.completed_ended = torch.zeros_like(empty, dtype=torch.bool)
+        self.done = torch.zeros_like(self.max_lengths, dtype=torch.bool)
+        self.next_tokens = torch.zeros_like(empty, dtype=torch.long)
+        """Written by the CUDA kernel, always at the same address."""
+
+    @property
+    def capacity(self) -> int:
+        return self.alive.tokens.shape[2]
 
     def choose(self, logits: Tensor) -> Choice:
-        """Of the best 2 · beams candidates at most `beams` end here, so as many stay alive, as far as there are."""
+        """Of the best 2 · beam_size candidates at most `beam_size` end, so that `beam_size` others stay alive."""
         if self.is_full:
             self.grow()
-        self.reach += 1
-        plain = type(self) is Beams and not self.watched and not self.rules and not self.count
-        if plain and has_triton(logits, 2 * self.width):
-            return self._advance_on_gpu(logits)
-        if plain and has_kernel(logits):
-            return self._advance(logits)
-        logits = precise(logits)
-        pool, places, tokens, merits = self.candidates(logits)
-        over = tokens == self.end
-        if self._any(over):
-            self._finish(pool._replace(totals=pool.totals.masked_fill(~over, _NEVER)), self.lengths + 1, True)
-        kept = self.survivors(merits.masked_fill(over, _NEVER))  # (slots, width)
-        self.alive = pool.pick(kept)
-        self.alive.totals.masked_fill_(_take(over, kept), _NEVER)
-        places, tokens = _take(places, kept), _take(tokens, kept)
+        self.steps_taken += 1
+        plain = type(self) is BeamSearch and not self.observed and not self.processors and not self.alternatives
+        if plain and uses_triton(logits, 2 * self.beam_size):
+            return self._choose_cuda(logits)
+        if plain and uses_numba(logits):
+            return self._choose_cpu(logits)
+        hypotheses, beam_indices, tokens, scores = self.candidates(upcast(logits))
+        candidates = Candidates(beam_indices, tokens, hypotheses.logprobs)
+        ended = tokens == self.eos
+        if _any(ended):
+            logprobs = hypotheses.logprobs.masked_fill(~ended, _NEG_INF)
+            self._complete(hypotheses._replace(logprobs=logprobs), self.lengths + 1, ended=True)
+        survivors = self.survivors(scores.masked_fill(ended, _NEG_INF))  # (slots, beam_size)
+        self.alive = hypotheses.select(survivors)
+        self.alive.logprobs.masked_fill_(gather_beams(ended, survivors), _NEG_INF)
         self.lengths = self.lengths + 1
         self._cut()
-        first = torch.arange(self.slots, device=places.device)[:, None] * self.width
-        return Choice((first + places).flatten(), tokens.flatten(), self.seen)
+        first_rows = torch.arange(self.slots, device=tokens.device)[:, None] * self.beam_size
+        rows = first_rows + gather_beams(beam_indices, survivors)
+        return Choice(rows.flatten(), gather_beams(tokens, survivors).flatten(), candidates)
 
-    def _advance(self, logits: Tensor) -> Choice:
-        """The same in one go, where that is compiled."""
-        from regard.decode.kernels import advance_beams
+    def candidates(self, logits: Tensor) -> BeamCandidates:
+        """The best 2 · beam_size continuations of each slot.  logits: # (slots · beam_size, vocab_size)"""
+        best, tokens, normalizer = self.best_logits(logits, 2 * self.beam_size)  # (slots · beam_size, k)
+        logprobs = (best - normalizer).double()
+        scores = (self.alive.logprobs.view(-1, 1) + logprobs).view(self.slots, -1)  # (slots, beam_size · k)
+        scores, chosen = scores.topk(min(2 * self.beam_size, scores.shape[1]), dim=1)
+        beam_indices, tokens = chosen // best.shape[1], tokens.view(self.slots, -1).gather(1, chosen)
+        logprobs = self.model_logprobs(logprobs.view(self.slots, -1).gather(1, chosen), tokens)
+        all_logprobs = logits - normalizer if self.alternatives else logits
+        hypotheses = self.extend(beam_indices, tokens, logprobs, all_logprobs)
+        return BeamCandidates(hypotheses, beam_indices, tokens, scores)
 
-        rows, tokens = torch.empty(2, self.slots * self.width, dtype=torch.long)
-        self.over = torch.empty_like(self.limits, dtype=torch.bool)
-        made = (rows, tokens, self.over)
-        facts = (fact.numpy() for fact in self._facts())
-        advance_beams(logits.numpy(), *facts, self.end, *(each.numpy() for each in made))
-        self.compiled = True
-        return Choice(rows, tokens, None)
+    def best_logits(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The k best logits of each row, best first, their tokens, and the log-sum-exp of all."""
+        if not self.processors:
+            return topk_logsumexp(logits, k)
+        best, tokens = self.process(logits).topk(min(k, logits.shape[1]), dim=1)
+        return best, tokens, logits.logsumexp(dim=-1, keepdim=True)
 
-    def _advance_on_gpu(self, logits: Tensor) -> Choice:
-        """The same in three kernels; every tensor stays where it is."""
-        from regard.decode.triton_kernels import advance_beams
+    def model_logprobs(self, logprobs: Tensor, tokens: Tensor) -> Tensor:
+        """The model's own log-probabilities of the candidates, if `best_logits` changed them.  # (slots, candidates)"""
+        return logprobs
 
-        best = best_tokens(logits, 2 * self.width)
-        rows = torch.empty_like(self.chosen)
-        advance_beams(best, self._facts(), self.end, (rows, self.chosen, self.over))
-        self.compiled = True
-        return Choice(rows.view(-1), self.chosen.view(-1), None)
+    def process(self, logits: Tensor) -> Tensor:
+        lengths = self.lengths.repeat_interleave(self.beam_size)
+        generated = GeneratedTokens(self.alive.tokens.flatten(0, 1), lengths)
+        return apply_processors(self.processors, logits, generated)
 
-    def _facts(self) -> tuple[Tensor, ...]:
-        """All that a compiled step changes or goes by, in its order."""
-        facts = (self.lengths, self.limits, self.largest, self.penalties, self.scores)
-        return (*self.alive[:3], *facts, *self.found[:3], self.found_lengths, self.ended)
+    def extend(self, beam_indices: Tensor, tokens: Tensor, logprobs: Tensor, all_logprobs: Tensor) -> BeamHypotheses:
+        """Alive hypotheses with one more token.
 
-    def candidates(self, logits: Tensor) -> tuple[Texts, Tensor, Tensor, Tensor]:
-        """The best continuations of each slot, best first: their rows, their tokens, and what they are chosen by."""
-        best, tokens, normaliser = self.best(logits, 2 * self.width)  # (slots · width, some)
-        gains = (best - normaliser).double()
-        merits = (self.alive.totals.view(-1, 1) + gains).view(self.slots, -1)  # (slots, width · some)
-        merits, chosen = merits.topk(min(2 * self.width, merits.shape[1]), dim=1)
-        places, tokens = chosen // best.shape[1], tokens.view(self.slots, -1).gather(1, chosen)
-        gains = self.own_gains(gains.view(self.slots, -1).gather(1, chosen), places, tokens)
-        totals = self.alive.totals.gather(1, places) + gains
-        scores = logits - normaliser if self.count else logits
-        return *self.extended(places, tokens, totals, gains, scores), merits
-
-    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What each row's candidates are: their scores, best first, their tokens, and log Σ exp of all scores."""
-        if not self.rules:
-            return best_tokens(logits, count)
-        hidden = hide_all(self.rules, logits, self.written())
-        scores, tokens = hidden.topk(min(count, logits.shape[1]), dim=1)
-        return scores, tokens, logits.logsumexp(dim=-1, keepdim=True)
-
-    def own_gains(self, gains: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-        """The model's own log-probabilities of candidates, where they were ranked by something else."""
-        return gains
-
-    def extended(
-        self, places: Tensor, tokens: Tensor, totals: Tensor, gains: Tensor, scores: Tensor
-    ) -> tuple[Texts, Tensor, Tensor]:
-        """Alive hypotheses with one token more.  all: # (slots, some), but scores: # (slots · width, vocabulary)"""
-        self.seen = Candidates(places, tokens, totals)
-        texts = self.alive.pick(places)
-        at = self.lengths.clamp(max=self.room - 1)[:, None, None].expand(*places.shape, 1)
-        texts = texts._replace(
-            totals=totals,
-            tokens=texts.tokens.scatter(2, at, tokens[:, :, None]),
-            gains=texts.gains.scatter(2, at, gains[:, :, None]),
+        The first three are # (slots, candidates); all_logprobs: # (slots · beam_size, vocab_size)
+        """
+        extended = self.alive.select(beam_indices)
+        position = self.lengths.clamp(max=self.capacity - 1)[:, None, None].expand(*beam_indices.shape, 1)
+        extended = extended._replace(
+            logprobs=extended.logprobs + logprobs,
+            tokens=extended.tokens.scatter(2, position, tokens[:, :, None]),
+            token_logprobs=extended.token_logprobs.scatter(2, position, logprobs[:, :, None]),
         )
-        if self.count:
-            self.count = min(self.count, scores.shape[1])
-            top, which = scores.topk(self.count, dim=1)  # (slots · width, alternatives)
-            here = at[..., None].expand(-1, -1, 1, top.shape[1])
-            top, which = (_take(each.view(self.slots, self.width, -1), places)[:, :, None] for each in (top, which))
-            texts = texts._replace(
-                other_tokens=texts.other_tokens.scatter(2, here, which),
-                other_gains=texts.other_gains.scatter(2, here, top.double()),
-            )
-        return texts, places, tokens
+        if not self.alternatives:
+            return extended
+        self.alternatives = min(self.alternatives, all_logprobs.shape[1])
+        best = all_logprobs.topk(self.alternatives, dim=1)  # (slots · beam_size, alternatives)
+        by_beam = (each.view(self.slots, self.beam_size, -1) for each in best)
+        top, top_tokens = (gather_beams(each, beam_indices)[:, :, None] for each in by_beam)
+        index = position[..., None].expand(-1, -1, 1, self.alternatives)
+        return extended._replace(
+            alternative_tokens=extended.alternative_tokens.scatter(2, index, top_tokens),
+            alternative_logprobs=extended.alternative_logprobs.scatter(2, index, top.double()),
+        )
 
-    def survivors(self, merits: Tensor) -> Tensor:
-        """Which candidates go on, best first; those that ended have -inf.  merits: # (slots, candidates)"""
-        return merits.topk(self.width, dim=1).indices
+    def survivors(self, scores: Tensor) -> Tensor:
+        """The candidates that stay alive, best first; those that ended have -inf.  scores: # (slots, candidates)"""
+        return scores.topk(self.beam_size, dim=1).indices
 
-    def written(self) -> Written:
-        return Written(self.alive.tokens.flatten(0, 1), self.lengths.repeat_interleave(self.width))
-
-    def settled(self) -> Tensor:
-        if self.compiled:
-            return self.over
-        best = self.alive.totals.max(dim=1).values
-        reachable = best / torch.maximum(self.largest, self.penalties[(self.lengths + 1).clamp(max=self.room + 1)])
-        return (best == _NEVER) | (self.scores[:, -1] >= reachable)
+    def finished(self) -> Tensor:
+        if self._ran_fused:
+            return self.done
+        best = self.alive.logprobs.max(dim=1).values
+        penalty = torch.maximum(self.max_penalties, self.penalties[(self.lengths + 1).clamp(max=self.capacity + 1)])
+        return (best == _NEG_INF) | (self.completed_scores[:, -1] >= best / penalty)
 
     def results(self, slot: int) -> list[Hypothesis]:
-        return self._read(slice(slot, slot + 1))[0]
+        return self._results(slice(slot, slot + 1))[0]
 
     def all_results(self) -> list[list[Hypothesis]]:
-        return self._read(slice(0, self.slots))
+        return self._results(slice(0, self.slots))
 
-    def _read(self, slots: slice) -> list[list[Hypothesis]]:
-        """What was found for some slots. Each tensor is turned into a list once, as far as there are tokens in it."""
-        lengths: list[list[int]] = self.found_lengths[slots, : self.outputs].tolist()
-        longest = max(map(max, lengths), default=0)
-        texts = [text[slots, : self.outputs, :longest] for text in self.found[1 : 5 if self.count else 3]]
-        facts = (*(fact[slots, : self.outputs] for fact in (self.scores, self.ended, self.found.totals)), *texts)
-        return [
-            [self._hypothesis(*each) for each in zip(*slot, strict=True) if each[1] != _NEVER]
-            for slot in zip(lengths, *(fact.cpu().numpy().tolist() for fact in facts), strict=True)
-        ]
-
-    def _hypothesis(
-        self, length: int, score: float, ended: bool, total: float, tokens: list[int], gains: list[float], *others: Any
-    ) -> Hypothesis:
-        alternatives: tuple[Any, ...] = ()
-        if self.count:
-            pairs = zip(*(other[:length] for other in others), strict=True)
-            alternatives = tuple(tuple(zip(*both, strict=True))[: self.count] for both in pairs)
-        text = tuple(tokens[: length - ended])
-        return Hypothesis(text, total, score, ended, tuple(gains[:length]), alternatives)
-
-    def put(self, slots: Tensor, other: Self) -> None:
-        super().put(slots, other)
-        self.penalties = self._penalties(self.room)
-
-    def grow(self) -> None:
-        super().grow()
-        self.penalties = self._penalties(self.room)
-
-    def recorded_as(self) -> Hashable | None:
-        return super().recorded_as() if type(self) is Beams else None
-
-    def settings(self) -> tuple[Any, ...]:
-        return self.width, self.penalty
-
-    def so_far(self, slot: int) -> tuple[int, ...]:
+    def best_tokens(self, slot: int) -> tuple[int, ...]:
         return tuple(self.alive.tokens[slot, 0, : int(self.lengths[slot])].tolist())
 
     def stop(self, slot: int) -> None:
-        """What is alive is cut here."""
-        self.limits[slot] = self.lengths[slot]
+        """Cut the alive hypotheses of a slot at their current length."""
+        self.max_lengths[slot] = self.lengths[slot]
         self._cut()
 
-    def _any(self, which: Tensor) -> bool:
-        """Whether there is one, where asking costs nothing; yes where it would mean waiting for the device."""
-        return which.device.type != "cpu" or bool(which.any())
+    def scatter_slots(self, slots: Tensor, other: Self) -> None:
+        super().scatter_slots(slots, other)
+        self.penalties = self._penalty_table(self.capacity)
 
-    @property
-    def room(self) -> int:
-        return self.alive.tokens.shape[2]
+    def grow(self) -> None:
+        super().grow()
+        self.penalties = self._penalty_table(self.capacity)
 
-    def _penalties(self, room: int) -> Tensor:
-        each = [self.penalty.at(length) for length in range(room + 2)]
-        return torch.tensor(each, dtype=torch.float64, device=self.limits.device)
+    def graph_key(self) -> Hashable | None:
+        return super().graph_key() if type(self) is BeamSearch else None
+
+    def settings(self) -> tuple[Any, ...]:
+        return self.beam_size, self.length_penalty
+
+    def _choose_cpu(self, logits: Tensor) -> Choice:
+        """The same step in one numba kernel."""
+        from regard.kernels.cpu.beam_step import beam_step
+
+        rows, tokens = torch.empty(2, self.slots * self.beam_size, dtype=torch.long)
+        self.done = torch.empty_like(self.max_lengths, dtype=torch.bool)
+        state = (tensor.numpy() for tensor in self._kernel_state())
+        outputs = (tensor.numpy() for tensor in (rows, tokens, self.done))
+        beam_step(logits.numpy(), *state, self.eos, *outputs)
+        self._ran_fused = True
+        return Choice(rows, tokens, None)
+
+    def _choose_cuda(self, logits: Tensor) -> Choice:
+        """The same step in three Triton kernels; every tensor keeps its address."""
+        from regard.kernels.cuda.beam_step import beam_step
+
+        best = topk_logsumexp(logits, 2 * self.beam_size)
+        rows = torch.empty_like(self.next_tokens)
+        beam_step(best, self._kernel_state(), self.eos, (rows, self.next_tokens, self.done))
+        self._ran_fused = True
+        return Choice(rows.view(-1), self.next_tokens.view(-1), None)
+
+    def _kernel_state(self) -> tuple[Tensor, ...]:
+        """Everything that a fused step reads or changes, in the kernels' order."""
+        shared = (self.lengths, self.max_lengths, self.max_penalties, self.penalties, self.completed_scores)
+        return (*self.alive[:3], *shared, *self.completed[:3], self.completed_lengths, self.completed_ended)
+
+    def _penalty_table(self, capacity: int) -> Tensor:
+        penalties = [self.length_penalty.at(length) for length in range(capacity + 2)]
+        return torch.tensor(penalties, dtype=torch.float64, device=self.max_lengths.device)
 
     def _cut(self) -> None:
-        """At a slot's limit what is alive in it is cut and counted."""
-        here = (self.lengths >= self.limits)[:, None]
-        if not self._any(here):
+        """Complete the alive hypotheses of slots that have reached their maximum length."""
+        at_limit = (self.lengths >= self.max_lengths)[:, None]
+        if not _any(at_limit):
             return
-        self._finish(self.alive._replace(totals=self.alive.totals.masked_fill(~here, _NEVER)), self.lengths, False)
-        self.alive = self.alive._replace(totals=self.alive.totals.masked_fill(here, _NEVER))
+        logprobs = self.alive.logprobs
+        self._complete(
+            self.alive._replace(logprobs=logprobs.masked_fill(~at_limit, _NEG_INF)), self.lengths, ended=False
+        )
+        self.alive = self.alive._replace(logprobs=logprobs.masked_fill(at_limit, _NEG_INF))
 
-    def _finish(self, texts: Texts, lengths: Tensor, ended: bool) -> None:
-        """Rank texts of these lengths among those that were found; a total of -inf stands for none."""
-        scores = texts.totals / self.penalties[lengths.clamp(max=self.room + 1)][:, None]
-        self.scores, best = torch.cat((self.scores, scores), dim=1).topk(self.width, dim=1)
-        joined = Texts(*(torch.cat(both, dim=1) for both in zip(self.found, texts, strict=True)))
-        self.found = joined.pick(best)
-        new = lengths[:, None].expand_as(texts.totals)
-        self.found_lengths = torch.cat((self.found_lengths, new), dim=1).gather(1, best)
-        self.ended = torch.cat((self.ended, torch.full_like(new, ended, dtype=torch.bool)), dim=1).gather(1, best)
+    def _complete(self, hypotheses: BeamHypotheses, lengths: Tensor, *, ended: bool) -> None:
+        """Rank hypotheses of these lengths among the completed ones; -inf marks an empty entry."""
+        scores = hypotheses.logprobs / self.penalties[lengths.clamp(max=self.capacity + 1)][:, None]
+        self.completed_scores, best = torch.cat((self.completed_scores, scores), dim=1).topk(self.beam_size, dim=1)
+        both = (torch.cat(pair, dim=1) for pair in zip(self.completed, hypotheses, strict=True))
+        self.completed = BeamHypotheses(*both).select(best)
+        new = lengths[:, None].expand_as(hypotheses.logprobs)
+        self.completed_lengths = torch.cat((self.completed_lengths, new), dim=1).gather(1, best)
+        new_ended = torch.full_like(new, ended, dtype=torch.bool)
+        self.completed_ended = torch.cat((self.completed_ended, new_ended), dim=1).gather(1, best)
+
+    def _results(self, slots: slice) -> list[list[Hypothesis]]:
+        """The hypotheses found for some slots. Each tensor becomes a list once, up to the longest hypothesis."""
+        lengths: list[list[int]] = self.completed_lengths[slots, : self.nbest].tolist()
+        longest = max(map(max, lengths), default=0)
+        buffers = [
+            buffer[slots, : self.nbest, :longest] for buffer in self.completed[1 : 5 if self.alternatives else 3]
+        ]
+        numbers = (self.completed_scores, self.completed_ended, self.completed.logprobs)
+        columns = (*(tensor[slots, : self.nbest] for tensor in numbers), *buffers)
+        return [
+            [self._hypothesis(*each) for each in zip(*slot, strict=True) if each[1] != _NEG_INF]
+            for slot in zip(lengths, *(tensor.cpu().numpy().tolist() for tensor in columns), strict=True)
+        ]
+
+    def _hypothesis(
+        self,
+        length: int,
+        score: float,
+        ended: bool,
+        logprob: float,
+        tokens: list[int],
+        token_logprobs: list[float],
+        *others: Any,
+    ) -> Hypothesis:
+        alternatives: tuple[Any, ...] = ()
+        if self.alternatives:
+            pairs = zip(*(other[:length] for other in others), strict=True)
+            alternatives = tuple(tuple(zip(*pair, strict=True))[: self.alternatives] for pair in pairs)
+        without_eos = tuple(tokens[: length - ended])
+        return Hypothesis(without_eos, logprob, score, ended, tuple(token_logprobs[:length]), alternatives)
 
 
 @torch.no_grad()
 def beam_search(
-    stepper: Stepper[State],
+    model: DecoderModel[State],
     state: State,
-    start: Tensor,
+    start_tokens: Tensor,
     *,
-    end: int,
-    limit: Limit,
-    beams: int = 4,
-    penalty: LengthPenalty | None = None,
+    eos: int,
+    max_length: MaxLength,
+    beam_size: int = 4,
+    length_penalty: LengthPenalty | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each row its `beams` best outputs, best first, of at most `limit` tokens, the end included.
+    """The `beam_size` best outputs of each row, best first, of at most `max_length` tokens, EOS included.
 
-    start: # (rows,)
+    start_tokens: # (rows,)
     """
-    chooser = Beams(row_limits(start, limit), end, beams, penalty=penalty, device=start.device)
-    return search(stepper, state, start, chooser)
+    max_lengths = row_max_lengths(start_tokens, max_length)
+    strategy = BeamSearch(max_lengths, eos, beam_size, length_penalty=length_penalty, device=start_tokens.device)
+    return search(model, state, start_tokens, strategy)
 
 
-def _take(values: Tensor, places: Tensor) -> Tensor:
-    """Values at some places of each slot.  values: # (slots, some, …); places: # (slots, wanted)"""
-    more = values.shape[2:]
-    index = places[(..., *[None] * len(more))].expand(*places.shape, *more)
+def gather_beams(values: Tensor, indices: Tensor) -> Tensor:
+    """Entries of each slot.  values: # (slots, n, …); indices: # (slots, m); returns (slots, m, …)"""
+    rest = values.shape[2:]
+    index = indices[(..., *[None] * len(rest))].expand(*indices.shape, *rest)
     return values.gather(1, index)
+
+
+def _any(mask: Tensor) -> bool:
+    """Whether any entry is true; always true on a GPU, where checking would wait for the device."""
+    return mask.device.type != "cpu" or bool(mask.any())

@@ -1,213 +1,132 @@
-"""What can be searched, what a search finds, and how the two work together.
+"""The search loop, over anything that can take a decoding step.
 
-A `Stepper` scores the next token given the one just written and a state, and can move the rows of that state. The
-Transformers here are steppers; so is anything else with these two methods. A `Chooser` turns scores into the next
-tokens: the likeliest (`Single`), a drawn one (`Sampled`), the best few continuations (`Beams`). It works on slots, one
-for each output wanted, with `width` rows each, and knows nothing of models. `search` lets the two take turns until
-every slot is settled. Slots that are leave as soon as they are half of all.
+A `DecoderModel` computes the logits of the next token given the last one and a state, such as a KV cache, whose rows
+can be reordered. A `SearchStrategy` turns logits into the next tokens: the most likely one (`Greedy`), a sampled one
+(`Sampler`), the best continuations (`BeamSearch`). `search` alternates between the two until every slot is finished,
+and drops finished slots as soon as they are half of all.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from regard.decode.observe import Candidates, Observer, Step
+from regard.decode.cuda_graphs import graph_pool_for, search_with_graphs
+from regard.decode.observer import Observer, Step
+from regard.decode.strategy import Hypothesis, SearchStrategy, SlottedStrategy, upcast
 from regard.errors import UserError
 
-State = TypeVar("State")
-Limit = int | Sequence[int]
-"""The most tokens an output may have, its end included: for all rows, or for each."""
+MaxLength = int | Sequence[int]
+"""The maximum number of tokens of an output, EOS included: one for all rows, or one per row."""
 
 
-class Stepper(Protocol[State]):
-    """Anything that can take a step.
+class DecoderState(Protocol):
+    """The state of a model between steps, such as a KV cache, with one row per hypothesis."""
 
-    Where rows share what they write about, as beams do, `regroup(state, rows, sources)` may be there too: rows stand in
-    equal groups, and group j gets the source of group `sources[j]`, or keeps its own where `sources` is None.
-    """
+    def reorder_beams(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Row i becomes a copy of row `rows[i]`. Rows form groups of equal size, one group per source.
+
+        Group j gets the source of group `sources[j]`; without `sources` every group keeps its own, so that no encoder
+        output has to be moved.
+        """
+        ...
+
+
+State = TypeVar("State", bound=DecoderState)
+
+
+class DecoderModel(Protocol[State]):
+    """Anything that can take a decoding step."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens: # (rows, 1); gives logits # (rows, 1, vocabulary) and the state behind them"""
+        """tokens: # (rows, 1); returns logits # (rows, 1, vocab_size) and the state after them"""
         ...
-
-    def reorder(self, state: State, rows: Tensor) -> State:
-        """A state whose row i is what row `rows[i]` was."""
-        ...
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """An output: its tokens (without start and end), their log-probability, and the score it was ranked by."""
-
-    tokens: tuple[int, ...]
-    log_probability: float
-    score: float
-    ended: bool
-    """Whether it came to its end, or was cut at the limit."""
-    steps: tuple[float, ...] = ()
-    """The log-probability of each token, and of the end where it came to it."""
-    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Where asked for, the likeliest tokens of each step with their log-probabilities."""
-
-
-class Choice(NamedTuple):
-    """What a chooser decided: the row that each row goes on from (None: itself), and its next token.  # (rows,)"""
-
-    rows: Tensor | None
-    tokens: Tensor
-    candidates: Candidates | None
-    """What there was to choose from, for whoever watches; may be left out where no one does."""
-
-
-class Chooser(ABC):
-    """Turns scores for the next token into next tokens, for some slots of `width` rows each."""
-
-    width: int = 1
-    slots: int
-    watched: bool = False
-    """Whether someone wants to see what there is to choose from."""
-
-    @abstractmethod
-    def choose(self, logits: Tensor) -> Choice:
-        """Take one step in every slot.  logits: # (slots · width, vocabulary)"""
-
-    @abstractmethod
-    def settled(self) -> Tensor:
-        """Which slots can get no better result.  # (slots,)"""
-
-    @abstractmethod
-    def results(self, slot: int) -> list[Hypothesis]:
-        """What was found for a slot, best first."""
-
-    @abstractmethod
-    def keep(self, slots: Tensor) -> None:
-        """Go on with these slots only.  slots: # (slots to keep,)"""
-
-    @abstractmethod
-    def put(self, slots: Tensor, other: Self) -> None:
-        """Let these slots be those of another chooser with the same settings; slots past the last are added."""
-
-    @abstractmethod
-    def so_far(self, slot: int) -> tuple[int, ...]:
-        """The tokens of a slot's best output so far."""
-
-    @abstractmethod
-    def stop(self, slot: int) -> None:
-        """Settle a slot with what it has."""
-
-    @abstractmethod
-    def clear(self, slots: Tensor) -> None:
-        """Let these slots hold nothing, until others are put there.  slots: # (slots to clear,)"""
-
-    @property
-    @abstractmethod
-    def longest(self) -> int:
-        """After so many steps every slot is settled."""
-
-    # What follows is for choosers whose steps can be recorded: those that never ask the device for an answer.
-
-    reach: int = 0
-    """No slot has written more tokens than this."""
-
-    def recorded_as(self) -> Hashable | None:
-        """Choosers alike in this, and in the shapes they hold, take the same steps; None if it cannot be recorded."""
-        return None
-
-    def held(self) -> list[Tensor]:
-        """Every tensor that a step reads or changes."""
-        raise NotImplementedError
-
-    def hold(self, tensors: Sequence[Tensor]) -> None:
-        """Have these tensors in place of those held, in the same order."""
-        raise NotImplementedError
-
-    def copied(self) -> Self:
-        """A chooser that holds the same tensors, and can hold others without changing this one."""
-        raise NotImplementedError
-
-    @property
-    def is_full(self) -> bool:
-        """Whether another token needs more room."""
-        raise NotImplementedError
-
-    def grow(self) -> None:
-        """Twice the room."""
-        raise NotImplementedError
 
 
 @torch.no_grad()
 def search(
-    stepper: Stepper[State], state: State, start: Tensor, chooser: Chooser, observer: Observer | None = None
+    model: DecoderModel[State],
+    state: State,
+    start_tokens: Tensor,
+    strategy: SearchStrategy,
+    observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each row of `start` what the chooser finds, best first.  start: # (rows,)"""
-    from regard.decode.replay import recorder_of, search_recorded  # which stands on this module
-
-    chooser.watched = observer is not None
-    width = chooser.width
-    numbers = list(range(chooser.slots))
-    found: list[list[Hypothesis]] = [[] for _ in numbers]
-    if width > 1:
-        state = move(stepper, state, _every_row_times(start, width), None)
-    token = start.repeat_interleave(width)
-    recorder = None if observer is not None else recorder_of(stepper, chooser)
-    if recorder is not None:
-        return search_recorded(recorder, stepper, state, token, chooser)
-    for number in range(1, chooser.longest + 1):
-        watched = {} if observer is None or not observer.attention else {"watch": observer.see_attention}
-        logits, state = stepper.step(token[:, None], state, **watched)
-        choice = chooser.choose(logits[:, -1])
+    """The hypotheses that the strategy finds for each row, best first.  start_tokens: # (rows,)"""
+    strategy.observed = observer is not None
+    beam_size = strategy.beam_size
+    if beam_size > 1:
+        rows = torch.arange(start_tokens.shape[0], device=start_tokens.device)
+        state.reorder_beams(rows.repeat_interleave(beam_size))
+    tokens = start_tokens.repeat_interleave(beam_size)
+    has_graphs = observer is None and getattr(model, "supports_cuda_graphs", False)
+    pool = graph_pool_for(model, strategy) if has_graphs else None
+    if pool is not None:
+        assert isinstance(strategy, SlottedStrategy)
+        return search_with_graphs(pool, model, state, tokens, strategy)
+    outputs = list(range(strategy.slots))  # the row that each slot decodes
+    found: list[list[Hypothesis]] = [[] for _ in outputs]
+    for number in range(1, strategy.max_steps + 1):
+        attention_hook = {} if observer is None or not observer.attention else {"attention_hook": observer.on_attention}
+        logits, state = model.step(tokens[:, None], state, **attention_hook)
+        choice = strategy.choose(logits[:, -1])
         if observer is not None and choice.candidates is not None:
-            observer.see(Step(number, tuple(numbers), token, choice.candidates, choice.rows, choice.tokens))
-        settled = chooser.settled().cpu().numpy()
-        rows, token, sources = choice.rows, choice.tokens, None
-        if settled.all():
+            observer.on_step(
+                Step(number, tuple(outputs), tokens, choice.candidates, choice.beam_indices, choice.tokens)
+            )
+        finished = strategy.finished().cpu().numpy()
+        beam_indices, tokens, remaining = choice.beam_indices, choice.tokens, None
+        if finished.all():
             break
-        if 2 * settled.sum() >= len(settled):  # moving the others pays
-            for slot in settled.nonzero()[0].tolist():
-                found[numbers[slot]] = chooser.results(slot)
-            sources = torch.from_numpy((~settled).nonzero()[0]).to(token.device)
-            numbers = [numbers[slot] for slot in sources.tolist()]
-            chooser.keep(sources)
-            left = (sources[:, None] * width + torch.arange(width, device=token.device)).flatten()
-            rows, token = left if rows is None else rows[left], token[left]
-        if rows is not None:
-            state = move(stepper, state, rows, sources)
-    for slot, where in enumerate(numbers):
-        found[where] = chooser.results(slot)
+        if 2 * finished.sum() >= len(finished):  # dropping them pays for moving the others
+            for slot in finished.nonzero()[0].tolist():
+                found[outputs[slot]] = strategy.results(slot)
+            remaining = torch.from_numpy((~finished).nonzero()[0]).to(tokens.device)
+            outputs = [outputs[slot] for slot in remaining.tolist()]
+            strategy.select_slots(remaining)
+            rows = (remaining[:, None] * beam_size + torch.arange(beam_size, device=tokens.device)).flatten()
+            beam_indices, tokens = rows if beam_indices is None else beam_indices[rows], tokens[rows]
+        if beam_indices is not None:
+            state.reorder_beams(beam_indices, remaining)
+    for slot, output in enumerate(outputs):
+        found[output] = strategy.results(slot)
     return found
 
 
-def move(stepper: Any, state: State, rows: Tensor, sources: Tensor | None) -> State:
-    """Move the rows of a state, and no more of what they share than must be."""
-    if hasattr(stepper, "regroup"):
-        moved: State = stepper.regroup(state, rows, sources)
-        return moved
-    reordered: State = stepper.reorder(state, rows)
-    return reordered
+@torch.no_grad()
+def score_forced(
+    model: DecoderModel[State], state: State, start_tokens: Tensor, outputs: Sequence[Sequence[int]], *, eos: int | None
+) -> list[tuple[float, ...]]:
+    """Teacher forcing: the log-probability of each token of given outputs, and of EOS after them if there is one.
+
+    start_tokens: # (rows,); one output per row
+    """
+    if len(outputs) != start_tokens.shape[0]:
+        raise UserError(f"Found {len(outputs)} outputs for {start_tokens.shape[0]} rows; give one for each row.")
+    rows = [[*output, *([] if eos is None else [eos])] for output in outputs]
+    found: list[list[float]] = [[] for _ in rows]
+    tokens = start_tokens
+    for position in range(max((len(row) for row in rows), default=0)):
+        logits, state = model.step(tokens[:, None], state)
+        forced = [row[min(position, len(row) - 1)] if row else 0 for row in rows]
+        tokens = torch.tensor(forced, device=start_tokens.device)
+        last = upcast(logits[:, -1])
+        logprobs = (last.gather(1, tokens[:, None])[:, 0] - last.logsumexp(dim=-1)).tolist()
+        for each, row, logprob in zip(found, rows, logprobs, strict=True):
+            if position < len(row):
+                each.append(logprob)
+    return [tuple(each) for each in found]
 
 
-def row_limits(start: Tensor, limit: Limit) -> list[int]:
-    """The limit of each row."""
-    if start.dim() != 1:
+def row_max_lengths(start_tokens: Tensor, max_length: MaxLength) -> list[int]:
+    """The maximum length of each row."""
+    if start_tokens.dim() != 1:
         raise UserError(
-            f"A search starts from one token a row: expected the shape (rows,), found {tuple(start.shape)}."
+            f"A search starts from one token per row; found start tokens of shape {tuple(start_tokens.shape)}."
         )
-    limits = [limit] * len(start) if isinstance(limit, int) else list(limit)
-    if len(limits) != len(start):
-        raise UserError(f"There are {len(limits)} limits for {len(start)} rows; give one for each.")
-    if min(limits, default=1) < 1:
-        raise UserError(f"The limit is {min(limits)} tokens; an output has at least one, its end.")
-    return limits
-
-
-def precise(logits: Tensor) -> Tensor:
-    """Scores in float32, or in float64 where they came so."""
-    return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def _every_row_times(start: Tensor, width: int) -> Tensor:
-    return torch.arange(start.shape[0], device=start.device).repeat_interleave(width)
+    lengths = [max_length] * len(start_tokens) if isinstance(max_length, int) else list(max_length)
+    if len(lengths) != len(start_tokens):
+        raise UserError(f"Found {len(lengths)} maximum lengths for {len(start_tokens)} rows; give one for each row.")
+    if min(lengths, default=1) < 1:
+        raise UserError(f"The maximum length is {min(lengths)}; it must be at least 1, for EOS.")
+    return lengths

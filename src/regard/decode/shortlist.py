@@ -1,14 +1,12 @@
-"""A search among the tokens that can be meant, instead of the whole vocabulary.
+"""Lexical shortlists: searching only the tokens that a source makes plausible instead of the full vocabulary.
 
-For a large vocabulary the last product of every step, which scores each word, is most of the work. Of a given source
-few words are a plausible translation. A `Shortlist` knows them: for each source token the likeliest target tokens,
-and some that may always come. What is searched together shares one list, made of all
-its sources. Scores are made for that list only, choosers see a vocabulary of that size, and what they find gets the
-names of the whole vocabulary back.
+With a large vocabulary the output projection, which scores every token, is most of a step's work, while few tokens are
+plausible in a translation of a given source. A `Shortlist` holds them: the most likely target tokens of each source
+token, and some that are always included. A batch shares one shortlist, made of all its sources. Only these tokens are
+scored; strategies see a vocabulary of that size, and their results are mapped back to the full vocabulary.
 
-Probabilities are those among the tokens of the list: they sum to one there, and so are a little higher than the
-model's own. Whatever the company, a source finds at least the tokens that it calls for itself; those that its
-neighbours call for come with them.
+Probabilities are normalized over the shortlist, so they are slightly higher than the model's own. Whatever else is in
+its batch, a source always has at least the tokens of its own shortlist.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,107 +16,106 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
-from regard.decode.engine import Request, Worker
-from regard.decode.search import Hypothesis, State, move, search
-from regard.decode.settings import Wish, make_chooser
+from regard.decode.batch import BatchDecoderModel, Request, State
+from regard.decode.config import Constraints, make_strategy
+from regard.decode.search import search
+from regard.decode.strategy import Hypothesis
 from regard.errors import UserError
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Target tokens that may come: some always, others where a source token calls for them."""
+    """The target tokens that may occur: some always, others if a source token makes them plausible."""
 
     always: Tensor
-    """Tokens that belong to every list.  # (some,)"""
+    """Tokens included for every source.  # (n,)"""
     likeliest: Tensor
-    """The tokens that each source token calls for; -1 stands for none.  # (source vocabulary, candidates)"""
+    """The most likely target tokens of each source token, padded with -1.  # (source vocab_size, candidates)"""
     vocabularies: Tensor
-    """What tells the source's and the target's vocabulary from others.  # (2, 32), bytes"""
+    """Hashes of the source and the target vocabulary that it was made for.  # (2, 32), bytes"""
 
     def tokens(self, sources: Iterable[Sequence[int]], more: Iterable[int] = ()) -> Tensor:
-        """The tokens that may come for any of these sources, and `more`, in their order.  # (some,)"""
-        read = torch.tensor(sorted({token for source in sources for token in source}), dtype=torch.long)
-        given = torch.tensor(sorted(more), dtype=torch.long)
-        found: Tensor = torch.cat((self.always.long(), self.likeliest[read].flatten().long(), given)).unique()
+        """The tokens that may occur for any of these sources, and `more`, in ascending order.  # (n,)"""
+        source_tokens = torch.tensor(sorted({token for source in sources for token in source}), dtype=torch.long)
+        extra = torch.tensor(sorted(more), dtype=torch.long)
+        likely = self.likeliest[source_tokens].flatten().long()
+        found: Tensor = torch.cat((self.always.long(), likely, extra)).unique()
         return found[found >= 0]
 
 
 @torch.inference_mode()
-def search_batch_among(
-    worker: Worker[State], requests: Sequence[Request], end: int, shortlist: Shortlist
+def search_batch_shortlisted(
+    model: BatchDecoderModel[State], requests: Sequence[Request], eos: int, shortlist: Shortlist
 ) -> list[list[Hypothesis]]:
-    """Requests of one lane, searched together among the tokens that the shortlist has for their sources.
+    """The same as `search_batch`, restricted to the shortlist of these sources.
 
-    Tokens that a wish asks for are among them, whatever the shortlist says.
+    Tokens of prefixes and required words are always included.
     """
-    limits, wishes = [request.limit for request in requests], [request.wish for request in requests]
-    state, start = worker.begin([request.source for request in requests], max(limits))
-    asked = {token for wish in wishes for tokens in (wish.prefix, *wish.required) for token in tokens}
-    tokens = shortlist.tokens((request.source for request in requests), {end, *start.tolist(), *asked})
-    among: Among[State] = Among(worker, tokens.to(start.device))
-    chooser = make_chooser(
+    constraints = [request.constraints for request in requests]
+    max_lengths = [request.max_length for request in requests]
+    state, start_tokens = model.prefill([request.source for request in requests], max(max_lengths))
+    needed = {token for each in constraints for tokens in (each.prefix, *each.required) for token in tokens}
+    sources = (request.source for request in requests)
+    tokens = shortlist.tokens(sources, {eos, *start_tokens.tolist(), *needed})
+    restricted: ShortlistModel[State] = ShortlistModel(model, tokens.to(start_tokens.device))
+    strategy = make_strategy(
         requests[0].config,
-        limits,
-        among.place[end],
-        wishes=[among.wish(wish) for wish in wishes],
+        max_lengths,
+        restricted.index[eos],
+        constraints=[restricted.map_constraints(each) for each in constraints],
         alternatives=requests[0].alternatives,
-        device=start.device,
+        device=start_tokens.device,
     )
-    found = search(among, state, torch.searchsorted(among.tokens, start), chooser)
-    return [[among.real(one) for one in hypotheses] for hypotheses in found]
+    found = search(restricted, state, torch.searchsorted(restricted.tokens, start_tokens), strategy)
+    return [[restricted.map_back(one) for one in hypotheses] for hypotheses in found]
 
 
-class Among(Generic[State]):
-    """A stepper over some of another's tokens, which it knows by their places among them.
+class ShortlistModel(Generic[State]):
+    """A model restricted to some tokens, whose ids are their indices in the shortlist.
 
-    Where the other has `limited(tokens)`, a stepper that scores these tokens only and otherwise works alike, that is
-    used. Elsewhere all are scored and these are taken.
+    If the model has `with_shortlist(tokens)`, which returns a model that scores only these tokens, that is used. If
+    not, all tokens are scored and these selected.
     """
 
-    def __init__(self, stepper: Any, tokens: Tensor) -> None:
-        """tokens: # (some,), in their order"""
-        self.stepper, self.tokens = stepper, tokens
-        self.names: list[int] = tokens.tolist()
-        self.place = {token: place for place, token in enumerate(self.names)}
-        self.limited = stepper.limited(tokens) if hasattr(stepper, "limited") else None
+    def __init__(self, model: Any, tokens: Tensor) -> None:
+        """tokens: # (n,), ascending"""
+        self.model, self.tokens = model, tokens
+        self.ids: list[int] = tokens.tolist()
+        self.index = {token: index for index, token in enumerate(self.ids)}
+        self._restricted = model.with_shortlist(tokens) if hasattr(model, "with_shortlist") else None
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """tokens: # (rows, 1), places; gives logits # (rows, 1, some)"""
-        real = self.tokens[tokens]
-        if self.limited is not None:
-            scores: tuple[Tensor, State] = self.limited.step(real, state)
-            return scores
-        logits, state = self.stepper.step(real, state)
+        """tokens: # (rows, 1), indices; returns logits # (rows, 1, n)"""
+        ids = self.tokens[tokens]
+        if self._restricted is not None:
+            result: tuple[Tensor, State] = self._restricted.step(ids, state)
+            return result
+        logits, state = self.model.step(ids, state)
         return logits.index_select(-1, self.tokens), state
 
-    def reorder(self, state: State, rows: Tensor) -> State:
-        reordered: State = self.stepper.reorder(state, rows)
-        return reordered
-
-    def regroup(self, state: State, rows: Tensor, sources: Tensor | None) -> State:
-        return move(self.stepper, state, rows, sources)
-
-    def wish(self, wish: Wish) -> Wish:
-        """The same wish in places. What can never come need not be forbidden."""
-        if wish.tree is not None:
-            raise UserError("A tree is searched for among all its symbols; leave out the shortlist.")
+    def map_constraints(self, constraints: Constraints) -> Constraints:
+        """The same constraints in shortlist indices. Forbidden tokens outside the shortlist are dropped."""
+        if constraints.tree is not None:
+            raise UserError("Trees are decoded with all symbols; leave out the shortlist.")
+        index = self.index
         return replace(
-            wish,
-            prefix=tuple(self.place[token] for token in wish.prefix),
-            required=tuple(tuple(self.place[token] for token in word) for word in wish.required),
+            constraints,
+            prefix=tuple(index[token] for token in constraints.prefix),
+            required=tuple(tuple(index[token] for token in word) for word in constraints.required),
             forbidden=tuple(
-                tuple(self.place[token] for token in word)
-                for word in wish.forbidden
-                if all(token in self.place for token in word)
+                tuple(index[token] for token in word)
+                for word in constraints.forbidden
+                if all(token in index for token in word)
             ),
         )
 
-    def real(self, one: Hypothesis) -> Hypothesis:
-        """The same output in tokens."""
+    def map_back(self, hypothesis: Hypothesis) -> Hypothesis:
+        """The same hypothesis in token ids."""
+        ids = self.ids
         return replace(
-            one,
-            tokens=tuple(self.names[place] for place in one.tokens),
+            hypothesis,
+            tokens=tuple(ids[index] for index in hypothesis.tokens),
             alternatives=tuple(
-                tuple((self.names[place], chance) for place, chance in each) for each in one.alternatives
+                tuple((ids[index], logprob) for index, logprob in step) for step in hypothesis.alternatives
             ),
         )

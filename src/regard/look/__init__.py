@@ -1,1 +1,1 @@
-"""Seeing a model at work: traces of it, saved, opened, asked, and shown on a page."""
+"""Tracing models: recording what a model computes, saving and analyzing it, and showing it on a page."""

@@ -1,8 +1,8 @@
-"""Runs on disk, and what they write down about themselves while they train.
+"""Training runs on disk, and the metrics that they log while they train.
 
-A run is a folder with a recipe and a `metrics.jsonl`, a line of numbers for each step that was logged. A line is read
-only when it is whole: the last one may still be under way. A run that is resumed forgets the lines behind the step it
-goes on from, so whoever has read further than there are lines begins anew.
+A run is a folder with a recipe and a `metrics.jsonl`, one JSON object per logged step. Only complete lines are read,
+because the run may still be writing the last one. A resumed run drops the lines after the step it resumes from, so a
+reader that is ahead of the file starts again from its beginning.
 """
 
 import hashlib
@@ -16,40 +16,40 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.look.wire import RunLines, RunSummary
+from regard.look.schema import RunMetrics, RunSummary
 
 METRICS, RECIPE, FINISHED = "metrics.jsonl", "recipe.toml", "run.json"
-LIVE = 60.0
-"""Seconds after which a run that has written nothing counts as stopped."""
-DEEPEST = 4
+LIVE_SECONDS = 60.0
+"""A run that has logged nothing for this long counts as stopped."""
+MAX_DEPTH = 4
 """Levels of folders that are searched for runs."""
-MOST = 500
+MAX_RUNS = 500
 """Runs that are listed."""
 
 
-class UnknownRunError(UserError):
+class RunNotFoundError(UserError):
     """There is no such run."""
 
 
-def runs_in(folder: Path) -> list[RunSummary]:
-    """The runs in a folder and the folders within, those that wrote last first."""
-    found = sorted(_folders(folder, DEEPEST), key=lambda one: -_written(one))[:MOST]
-    return [_summary(one, folder) for one in found]
+def list_runs(folder: Path) -> list[RunSummary]:
+    """The runs in a folder and its subfolders, the most recently logged first."""
+    paths = sorted(_find_runs(folder, MAX_DEPTH), key=lambda path: -_last_logged(path))[:MAX_RUNS]
+    return [_summary(path, folder) for path in paths]
 
 
-def run_lines(folder: Path, number: str, after: int = 0) -> RunLines:
-    """The lines of a run from number `after` on; all of them, if it has fewer than that."""
-    place = next((one for one in _folders(folder, DEEPEST) if _id(one, folder) == number), None)
-    if place is None:
-        raise UnknownRunError("There is no such run, or it was moved; look at the list again.")
-    lines = _lines(place / METRICS)
+def read_run_metrics(folder: Path, run_id: str, after: int = 0) -> RunMetrics:
+    """The records of a run from line `after` on; all of them, if it has fewer lines than that."""
+    path = next((path for path in _find_runs(folder, MAX_DEPTH) if _run_id(path, folder) == run_id), None)
+    if path is None:
+        raise RunNotFoundError("There is no such run, or it was moved; reload the list.")
+    lines = _complete_lines(path / METRICS)
     first = after if 0 <= after <= len(lines) else 0
-    found = (_numbers(line) for line in lines[first:])
-    return RunLines(next=len(lines), lines=[one for one in found if one is not None])
+    records = (_parse_record(line) for line in lines[first:])
+    return RunMetrics(next_line=len(lines), records=[record for record in records if record is not None])
 
 
-def _folders(folder: Path, levels: int) -> Iterator[Path]:
-    """Folders with metrics in them; nothing is searched inside of a run, and no link is followed."""
+def _find_runs(folder: Path, depth: int) -> Iterator[Path]:
+    """Folders that contain metrics. Runs are not searched for further runs, and links are not followed."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -57,49 +57,49 @@ def _folders(folder: Path, levels: int) -> Iterator[Path]:
     if any(entry.name == METRICS and entry.is_file() for entry in entries):
         yield folder
         return
-    if levels:
+    if depth:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield from _folders(Path(entry.path), levels - 1)
+                yield from _find_runs(Path(entry.path), depth - 1)
 
 
-def _summary(place: Path, folder: Path) -> RunSummary:
-    recipe = _recipe(place)
+def _summary(path: Path, folder: Path) -> RunSummary:
+    recipe = _read_recipe(path)
     steps = recipe.get("train", {}).get("steps", 0) if isinstance(recipe.get("train"), dict) else 0
-    over = (place / FINISHED).is_file()
+    finished = (path / FINISHED).is_file()
     return RunSummary(
-        id=_id(place, folder),
-        folder=str(place),
-        recipe=str(recipe.get("name") or place.name),
+        id=_run_id(path, folder),
+        folder=str(path),
+        recipe=str(recipe.get("name") or path.name),
         steps=steps if isinstance(steps, int) else 0,
-        step=_last_step(place / METRICS),
-        live=not over and time.time() - _written(place) < LIVE,
+        step=_last_step(path / METRICS),
+        live=not finished and time.time() - _last_logged(path) < LIVE_SECONDS,
     )
 
 
-def _id(place: Path, folder: Path) -> str:
-    """A name for a run that an address can hold."""
-    return hashlib.sha256(os.fsencode(place.relative_to(folder))).hexdigest()[:16]
+def _run_id(path: Path, folder: Path) -> str:
+    """An id of a run that can be part of a URL."""
+    return hashlib.sha256(os.fsencode(path.relative_to(folder))).hexdigest()[:16]
 
 
-def _written(place: Path) -> float:
-    """When a run last wrote a line."""
+def _last_logged(path: Path) -> float:
+    """When a run last wrote metrics."""
     try:
-        return (place / METRICS).stat().st_mtime
+        return (path / METRICS).stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _recipe(place: Path) -> dict[str, Any]:
-    """What the recipe of a run says; nothing where it cannot be read."""
+def _read_recipe(path: Path) -> dict[str, Any]:
+    """The recipe of a run; empty if it cannot be read."""
     try:
-        return tomllib.loads((place / RECIPE).read_text(encoding="utf-8"))
+        return tomllib.loads((path / RECIPE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def _lines(path: Path) -> list[bytes]:
-    """All lines that are whole."""
+def _complete_lines(path: Path) -> list[bytes]:
+    """The lines of a file that end with a newline."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -110,27 +110,27 @@ def _lines(path: Path) -> list[bytes]:
     return lines
 
 
-def _numbers(line: bytes) -> dict[str, float | None] | None:
-    """The numbers of a line, null where one ran away; None for a line that is none."""
+def _parse_record(line: bytes) -> dict[str, float | None] | None:
+    """The numbers of a line, None for those that are not finite; None for a line that is not a record."""
     try:
         values: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or type(values.get("step")) is not int:
         return None
-    found: dict[str, float | None] = {}
+    record: dict[str, float | None] = {}
     for name, value in values.items():
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            found[name] = None
+            record[name] = None
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = value
-    return found
+            record[name] = value
+    return record
 
 
 def _last_step(path: Path) -> int:
-    """The step of the last line that is whole."""
-    for line in reversed(_lines(path)):
-        numbers = _numbers(line)
-        if numbers is not None:
-            return int(numbers["step"] or 0)
+    """The step of the last complete record."""
+    for line in reversed(_complete_lines(path)):
+        record = _parse_record(line)
+        if record is not None:
+            return int(record["step"] or 0)
     return 0

@@ -1,8 +1,8 @@
-"""The whole page as one file: the built page with a trace in it, which opens from disk and needs nothing else.
+"""The page as a standalone file: the built page with a trace embedded, which opens from disk and needs nothing else.
 
-The page is `static/standalone.html`, with its styles and its script inside and a content-security policy that knows
-them by their hashes. Into its one empty element goes what the server would have answered: the trace, its arrays, the
-drawn stack, some nodes of the search and some cells. All else a file refuses with a sentence.
+The page is `static/standalone.html`, with its styles and script inline and a content-security policy that allows them
+by their hashes. Its one empty element receives what the server would have answered: the trace, its arrays, the model
+diagram, some search nodes and some cells. The file refuses all other requests with an error message.
 """
 
 import base64
@@ -18,164 +18,169 @@ import numpy as np
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.look.cell import open_cells
-from regard.look.parts import parts_of
-from regard.look.positions import positions
-from regard.look.trace import Trace, facts_of_arrays
-from regard.look.wire import Cell, CellRequest, NodeAttention, Part, Shape
+from regard.look.analysis.attention_cell import compute_cells
+from regard.look.analysis.model_diagram import draw_model
+from regard.look.positions.schemes import positions
+from regard.look.schema import Cell, CellRequest, Message, ModuleBox, NodeAttention
+from regard.look.trace import Trace, array_specs
 
-LARGEST = 96 << 20
-"""Bytes of a file."""
-LARGEST_SHOWN = 16 << 20
-"""Bytes of what is shown in a notebook, which keeps it."""
-CELLS, NODES = 4 << 20, 1 << 20
-"""Bytes of cells, and of nodes, that go with a trace in a file; a quarter of it in a notebook."""
-MOST_NODES = 100
+MAX_FILE_BYTES = 96 << 20
+MAX_NOTEBOOK_BYTES = 16 << 20
+"""Size limit of a page in a notebook, which stores it."""
+CELL_BYTES, NODE_BYTES = 4 << 20, 1 << 20
+"""Budgets for the cells and nodes in a file; a quarter of that in a notebook."""
+MAX_NODES = 100
 POSITIONS = ((64, 64), (7, 4), (8, 4), (16, 4))
-"""Lengths and widths whose tables go with a file: the usual one, and those of the slide's example."""
-_PLACE = '<script type="application/json" id="embedded"></script>'
+"""Lengths and widths whose positional encodings are embedded: the default, and those of the lecture's example."""
+_PLACEHOLDER = '<script type="application/json" id="embedded"></script>'
 _DIGITS = 6
 
 
-def standalone(trace: Trace, largest: int = LARGEST) -> str:
-    """The page with a trace in it."""
-    page = _page()
-    share = 1 if largest >= LARGEST else 4
-    small, left_out = _fitting(trace, largest)
+def standalone_page(trace: Trace, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """The page with a trace embedded."""
+    page = _built_page()
+    divisor = 1 if max_bytes >= MAX_FILE_BYTES else 4
+    small, without_beams = _shrink(trace, max_bytes)
     content = {
-        "trace": _written(small.header.plain()),
-        "parts": _written(_parts(trace).plain()),
-        "arrays": _written({name: _packed(array) for name, array in small.arrays.items()}),
-        "cells": _list(_within(CELLS // share, _cells(trace))),
-        "nodes": _list(() if left_out else _within(NODES // share, _nodes(trace))),
+        "trace": _json(small.header.to_dict()),
+        "diagram": _json(_diagram(trace).to_dict()),
+        "arrays": _json({name: _base64(array) for name, array in small.arrays.items()}),
+        "cells": _json_list(_within_budget(CELL_BYTES // divisor, _cells(trace))),
+        "nodes": _json_list(() if without_beams else _within_budget(NODE_BYTES // divisor, _nodes(trace))),
         "positions": _positions(),
     }
-    text = "{" + ",".join(f'"{name}":{written}' for name, written in content.items()) + "}"
-    return page.replace(_PLACE, _PLACE.replace("></", f">{text.replace('<', chr(92) + 'u003c')}</"))
+    text = "{" + ",".join(f'"{name}":{value}' for name, value in content.items()) + "}"
+    return page.replace(_PLACEHOLDER, _PLACEHOLDER.replace("></", f">{text.replace('<', chr(92) + 'u003c')}</"))
 
 
-def in_notebook(trace: Trace) -> str:
-    """The page in a frame of its own, for a notebook; a sentence where that cannot be."""
+def notebook_frame(trace: Trace) -> str:
+    """The page in an iframe for a notebook; an error message if it is too large."""
     try:
-        page = standalone(trace, LARGEST_SHOWN)
+        page = standalone_page(trace, MAX_NOTEBOOK_BYTES)
     except UserError as error:
         return f"<p>{html.escape(str(error))}</p><pre>{html.escape(repr(trace))}</pre>"
     return (
-        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-downloads" title="A model at work" '
+        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-downloads" title="Trace of a model" '
         'style="width: 100%; height: 720px; border: 1px solid #8888; border-radius: 6px"></iframe>'
     )
 
 
-def _page() -> str:
-    place = Path(str(resources.files("regard") / "look" / "static" / "standalone.html"))
+def _built_page() -> str:
+    path = Path(str(resources.files("regard") / "look" / "static" / "standalone.html"))
     try:
-        page = place.read_text(encoding="utf-8")
+        page = path.read_text(encoding="utf-8")
     except OSError:
-        raise UserError("The page was not built, so there is nothing to put a trace into; run `make page`.") from None
-    if page.count(_PLACE) != 1:
-        raise UserError(f"{place} has no place for a trace; build it again with `make page`.")
+        raise UserError(f"{path} is missing; build the page with `make page`.") from None
+    if page.count(_PLACEHOLDER) != 1:
+        raise UserError(f"{path} has no placeholder for a trace; build the page again with `make page`.")
     return page
 
 
-def _fitting(trace: Trace, largest: int) -> tuple[Trace, bool]:
-    """The trace as a file can carry it: in 16 bits, and without what single beams saw where that is too much."""
+def _shrink(trace: Trace, max_bytes: int) -> tuple[Trace, bool]:
+    """The trace in float16, and without the attention of single beams if that is too large; whether it was removed."""
     arrays = {name: array.half() for name, array in trace.arrays.items()}
-    room = (largest - CELLS - NODES) * 3 // 4  # base64 takes four signs for three bytes
-    without = {name: array for name, array in arrays.items() if not name.startswith("beam/")}
-    left_out = _size(arrays) > room and len(without) < len(arrays)
-    arrays = without if left_out else arrays
-    if _size(arrays) > room:
+    budget = (max_bytes - CELL_BYTES - NODE_BYTES) * 3 // 4  # base64 takes four characters for three bytes
+    remaining = {name: array for name, array in arrays.items() if not name.startswith("beam/")}
+    without_beams = _nbytes(arrays) > budget and len(remaining) < len(arrays)
+    arrays = remaining if without_beams else arrays
+    if _nbytes(arrays) > budget:
         raise UserError(
-            f"The page would have {_size(arrays) * 4 // 3 >> 20:,} MiB of attention in it, and at most "
-            f"{largest >> 20} MiB are written; give a shorter text, or save the trace to a file instead."
+            f"The page would contain {_nbytes(arrays) * 4 // 3 >> 20:,} MiB of attention, and the limit is "
+            f"{max_bytes >> 20} MiB; use a shorter text, or save the trace instead."
         )
     nodes = trace.header.nodes
-    if left_out:
-        nodes = [node.model_copy(update={"attention": -1}) for node in nodes]
-    header = trace.header.model_copy(update={"id": "embedded", "arrays": facts_of_arrays(arrays), "nodes": nodes})
-    return Trace(header, arrays), left_out
+    if without_beams:
+        nodes = [node.model_copy(update={"attention_index": -1}) for node in nodes]
+    header = trace.header.model_copy(update={"id": "embedded", "arrays": array_specs(arrays), "nodes": nodes})
+    return Trace(header, arrays), without_beams
 
 
-def _size(arrays: dict[str, Tensor]) -> int:
+def _nbytes(arrays: dict[str, Tensor]) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _packed(array: Tensor) -> str:
+def _base64(array: Tensor) -> str:
     return base64.b64encode(np.ascontiguousarray(array.numpy(), dtype="<f2").tobytes()).decode("ascii")
 
 
-def _parts(trace: Trace) -> Part:
-    """The drawn stack; an empty one where the model is not at hand."""
-    name = trace.header.model.name
-    if trace.subject is not None:
-        return parts_of(trace.subject.model, name)
-    about = "The model was not at hand when this page was written, so it cannot be drawn."
-    count = trace.header.model.parameters
-    return Part(path="", label=name, kind="model", parameters=[], count=count, shape="", about=about, parts=[])
+def _diagram(trace: Trace) -> ModuleBox:
+    """The model diagram; an empty box if the trace has no model."""
+    summary = trace.header.model
+    if trace.traced_model is not None:
+        return draw_model(trace.traced_model.model, summary.name)
+    return ModuleBox(
+        path="",
+        label=summary.name,
+        kind="model",
+        parameters=[],
+        parameter_count=summary.parameters,
+        shape="",
+        description="This page was written without the model, so there is no diagram of it.",
+        children=[],
+    )
 
 
 def _nodes(trace: Trace) -> Iterator[NodeAttention]:
-    """What is behind the nodes of the search: first those of the answer, then those that went on, then others."""
+    """The attention of search nodes: those of the output first, then the other active ones, then pruned ones."""
     nodes = trace.header.nodes
-    if trace.subject is None or not nodes:
+    if trace.traced_model is None or not nodes:
         return
-    order = sorted(nodes, key=lambda node: (not node.won, node.state == "pruned", node.id))
-    for number in [-1, *(node.id for node in order[:MOST_NODES])]:
+    order = sorted(nodes, key=lambda node: (not node.in_output, node.state == "pruned", node.id))
+    for node_id in [-1, *(node.id for node in order[:MAX_NODES])]:
         try:
-            yield trace.node(number)
+            yield trace.node(node_id)
         except UserError:  # the model has no position for it
             continue
 
 
 def _cells(trace: Trace) -> Iterator[Cell]:
-    """Cells of every head: of its middle query first, then of those around it."""
-    if trace.subject is None:
+    """Cells of every head: the middle query first, then the queries around it."""
+    if trace.traced_model is None:
         return
-    sizes = {"encoder": len(trace.header.source), "decoder": len(trace.header.target)}
-    sizes["cross"] = sizes["decoder"]
-    turns = max(sizes.values())
-    for turn in range(turns):
-        wanted = [
-            CellRequest(side=facts.side, layer=layer, head=head, query=query)
-            for facts in reversed(trace.header.model.attention)
-            if (query := _around(turn, sizes[facts.side])) is not None
-            for layer in range(facts.layers)
-            for head in range(facts.heads)
+    lengths = {"encoder": len(trace.header.source), "decoder": len(trace.header.target)}
+    lengths["cross"] = lengths["decoder"]
+    for rank in range(max(lengths.values())):
+        requests = [
+            CellRequest(attention_type=spec.attention_type, layer=layer, head=head, query=query)
+            for spec in reversed(trace.header.model.attention)
+            if (query := _from_middle(rank, lengths[spec.attention_type])) is not None
+            for layer in range(spec.layers)
+            for head in range(spec.heads)
         ]
-        yield from open_cells(trace.subject, trace, wanted)
+        yield from compute_cells(trace.traced_model, trace, requests)
 
 
-def _around(turn: int, size: int) -> int | None:
-    """The middle, then one to its right, one to its left, and so on."""
-    place = size // 2 + (turn + 1) // 2 * (1 if turn % 2 else -1)
-    return place if 0 <= place < size else None
+def _from_middle(rank: int, length: int) -> int | None:
+    """The middle position, then one to its right, one to its left, and so on."""
+    position = length // 2 + (rank + 1) // 2 * (1 if rank % 2 else -1)
+    return position if 0 <= position < length else None
 
 
-def _within(room: int, items: Iterable[Shape]) -> Iterator[str]:
-    """Items as JSON, as long as there is room for it."""
-    for item in items:
-        written = _written(item.plain())
-        room -= len(written)
-        if room < 0:
+def _within_budget(budget: int, messages: Iterable[Message]) -> Iterator[str]:
+    """Messages as JSON, as long as the budget lasts."""
+    for message in messages:
+        text = _json(message.to_dict())
+        budget -= len(text)
+        if budget < 0:
             return
-        yield written
+        yield text
 
 
 @cache
 def _positions() -> str:
-    return _list(_written(positions(length, width).plain()) for length, width in POSITIONS)
+    return _json_list(_json(positions(length, width).to_dict()) for length, width in POSITIONS)
 
 
-def _list(items: Iterable[str]) -> str:
+def _json_list(items: Iterable[str]) -> str:
     return f"[{','.join(items)}]"
 
 
-def _written(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.dumps(_rounded(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers with as many digits as they have a use for."""
+    """The same data with floats rounded to a few significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, list):

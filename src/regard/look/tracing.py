@@ -1,4 +1,4 @@
-"""`model.trace(text)`: what `regard.load` gives, watched while it works."""
+"""`pipeline.trace(text)`: run a model and record its attention, probabilities and search."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,43 +7,49 @@ from typing import Any
 from pydantic import ValidationError
 
 from regard.errors import UserError
-from regard.look.opening import subject_of
-from regard.look.readers import PicturesSubject, as_address
-from regard.look.subject import Subject
+from regard.look.models.auto import make_traced_model
+from regard.look.models.images import image_data_url
+from regard.look.models.traced_model import TracedModel
+from regard.look.schema import AblatedHead, Ablation, DecodingOverrides, RunRequest
 from regard.look.trace import Trace
-from regard.look.wire import How, RunRequest, SomeDecodingSettings, Switched
-from regard.run import Loaded
+from regard.task.pipeline import Pipeline
 
 Head = tuple[str, int, int]
-"""A side ("encoder", "decoder", "cross"), a layer and a head, both counted from 0."""
+"""An attention type ("encoder", "decoder" or "cross"), a layer and a head, both counted from 0."""
 
 
-def trace_model(model: Loaded, text: Any, *, off: Sequence[Head] = (), how: How = "zero", **decoding: Any) -> Trace:
-    """Run a model on a text (of a classifier, a picture) and keep what was seen.
+def trace_pipeline(
+    pipeline: Pipeline,
+    text: Any,
+    *,
+    ablated_heads: Sequence[Head] = (),
+    ablation: Ablation = "zero",
+    **decoding: Any,
+) -> Trace:
+    """Trace a pipeline on a text, or an image classifier on an image.
 
-    `off` are heads that are switched off, `how` they are. `decoding` are `DecodingSettings` of the contract: method,
-    beams, longest, temperature, top_k, top_p, seed; those left out are the model's own.
+    `ablated_heads` are replaced by zero or by their mean, as `ablation` says. `decoding` are fields of the contract's
+    `DecodingSettings`: method, beam_size, max_new_tokens, temperature, top_k, top_p, seed; the pipeline's own settings
+    are the defaults.
     """
-    subject = subject_of(model)
+    traced_model = make_traced_model(pipeline)
     try:
-        settings = SomeDecodingSettings(**decoding)
-        switched = [Switched(side=side, layer=layer, head=head, how=how) for side, layer, head in off]  # type: ignore[arg-type]
+        overrides = DecodingOverrides(**decoding)
+        heads = [
+            AblatedHead(attention_type=attention_type, layer=layer, head=head, ablation=ablation)  # type: ignore[arg-type]
+            for attention_type, layer, head in ablated_heads
+        ]
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
-    return subject.trace(request_for(subject, text, decoding=settings, off=switched or None))
+    return traced_model.trace(make_request(traced_model, text, decoding=overrides, ablated_heads=heads or None))
 
 
-def request_for(subject: Subject, text: Any, **more: Any) -> RunRequest:
-    """What to run: a text, or for a classifier a picture (a path, an image of Pillow, an array)."""
-    if not isinstance(subject, PicturesSubject):
+def make_request(traced_model: TracedModel, text: Any, **options: Any) -> RunRequest:
+    """A request for a text, or for a model of images for an image (a path, a Pillow image or an array)."""
+    if traced_model.input == "text":
         if not isinstance(text, str):
             raise UserError(f"Expected a text, found a value of type {type(text).__name__}.")
-        return RunRequest(text=text, **more)
-    name = str(text) if isinstance(text, str | Path) else "picture"
-    return RunRequest(text=name, picture=as_address(_picture(subject, text)), **more)
-
-
-def _picture(subject: PicturesSubject, picture: Any) -> Any:
-    """A picture in the size that the model wants."""
-    return subject.seen(subject.classifier.pixels(picture))
+        return RunRequest(text=text, **options)
+    name = str(text) if isinstance(text, str | Path) else "image"
+    return RunRequest(text=name, image=image_data_url(traced_model.prepare_image(text)), **options)

@@ -1,4 +1,4 @@
-"""The Transformer family, each a composition of the same parts described by a typed config."""
+"""The Transformer family: each model is built from the same parts, as its typed config describes."""
 
 from typing import overload
 
@@ -6,45 +6,45 @@ import torch
 from torch import nn
 
 from regard.errors import UserError
-from regard.model.block import NormConfig
-from regard.model.embedding import EmbeddingConfig, TokensConfig, Vocabulary
-from regard.model.encoder import Encoder, EncoderConfig, EncoderTokensConfig
+from regard.model.embedding import EmbeddingConfig, SpecialTokensConfig, TokenEmbedding
+from regard.model.encoder import Encoder, EncoderConfig, EncoderSpecialTokensConfig
 from regard.model.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from regard.model.feed_forward import ExpertsConfig, FeedForwardConfig
+from regard.model.feed_forward import FeedForwardConfig
+from regard.model.heads import ClassificationHeadConfig, MaskedLMHeadConfig, NoHeadConfig, TokenClassificationHeadConfig
 from regard.model.language_model import LanguageModel, LanguageModelConfig
-from regard.model.paper import transformer_base, transformer_big
-from regard.model.readout import ClassifyConfig, FillConfig, NoHeadConfig, TagConfig
-from regard.model.stack import FirstConfig, StackConfig
-from regard.model.vision import PixelsConfig, VisionTransformer, VisionTransformerConfig
+from regard.model.mixture_of_experts import MixtureOfExpertsConfig
+from regard.model.presets import transformer_base, transformer_big
+from regard.model.stack import DensePrefixConfig, NormConfig, StackConfig
+from regard.model.vision_transformer import PixelsConfig, VisionTransformer, VisionTransformerConfig
 
 Model = EncoderDecoder | LanguageModel
-"""Those that write."""
+"""Models that generate text."""
 ModelConfig = EncoderDecoderConfig | LanguageModelConfig
 
 AnyModel = Model | Encoder | VisionTransformer
 AnyModelConfig = ModelConfig | EncoderConfig | VisionTransformerConfig
 
-WRITERS: dict[str, type[EncoderDecoderConfig] | type[LanguageModelConfig]] = {
+AUTOREGRESSIVE_MODELS: dict[str, type[EncoderDecoderConfig] | type[LanguageModelConfig]] = {
     "encoder-decoder": EncoderDecoderConfig,
     "language-model": LanguageModelConfig,
 }
-"""Architectures that write word after word, by the `kind` their config carries."""
+"""Architectures that generate token by token, by the `kind` of their config."""
 
 MODELS: dict[str, type[AnyModelConfig]] = {
-    **WRITERS,
+    **AUTOREGRESSIVE_MODELS,
     "encoder": EncoderConfig,
     "vision": VisionTransformerConfig,
 }
-"""Every architecture, by the `kind` its config carries. A new one joins here and is tested with the rest."""
+"""Every architecture, by the `kind` of its config. A new one is added here and is tested with the rest."""
 
 
 def read_config(values: object, where: str = "") -> ModelConfig:
-    """The config of a model that writes, from plain data, of whichever kind it says it is."""
-    return WRITERS[_kind(values, where, list(WRITERS))].read(values, where)
+    """Read the config of an autoregressive model from plain data; `kind` selects its class."""
+    return AUTOREGRESSIVE_MODELS[_kind(values, where, list(AUTOREGRESSIVE_MODELS))].read(values, where)
 
 
 def read_any_config(values: object, where: str = "") -> AnyModelConfig:
-    """A model's config from plain data, of whichever kind it says it is."""
+    """Read the config of any model from plain data; `kind` selects its class."""
     return MODELS[_kind(values, where, list(MODELS))].read(values, where)
 
 
@@ -53,20 +53,20 @@ def build_empty(config: ModelConfig) -> Model: ...
 @overload
 def build_empty(config: AnyModelConfig) -> AnyModel: ...
 def build_empty(config: AnyModelConfig) -> AnyModel:
-    """A model whose weights are still to be filled in: no time is spent on random ones, no random number is drawn."""
+    """A model with uninitialized weights, to be loaded from a file. No random numbers are drawn."""
     with torch.device("meta"):
         model = config.build()
     return model.to_empty(device="cpu")
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers a model learns; shared ones count once."""
+    """The number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def count_table_parameters(model: nn.Module) -> int:
-    """How many of them are in tables of word vectors."""
-    return sum(count_parameters(part) for part in model.modules() if isinstance(part, Vocabulary))
+def count_embedding_parameters(model: nn.Module) -> int:
+    """The number of parameters in token embeddings."""
+    return sum(count_parameters(module) for module in model.modules() if isinstance(module, TokenEmbedding))
 
 
 def _kind(values: object, where: str, known: list[str]) -> str:
@@ -75,43 +75,41 @@ def _kind(values: object, where: str, known: list[str]) -> str:
         return kind
     prefix = f"{where}: " if where else ""
     if isinstance(kind, str) and kind in MODELS:
-        raise UserError(
-            f"{prefix}a model of kind {kind!r} does not write; kinds that can be used here: {', '.join(known)}."
-        )
-    raise UserError(f"{prefix}there is no model of kind {kind!r}; known kinds: {', '.join(known)}.")
+        raise UserError(f"{prefix}a model of kind {kind!r} does not generate text; expected one of {', '.join(known)}.")
+    raise UserError(f"{prefix}there is no model of kind {kind!r}; expected one of {', '.join(known)}.")
 
 
 __all__ = [
+    "AUTOREGRESSIVE_MODELS",
     "MODELS",
-    "WRITERS",
     "AnyModel",
     "AnyModelConfig",
-    "ClassifyConfig",
+    "ClassificationHeadConfig",
+    "DensePrefixConfig",
     "EmbeddingConfig",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
-    "EncoderTokensConfig",
-    "ExpertsConfig",
+    "EncoderSpecialTokensConfig",
     "FeedForwardConfig",
-    "FillConfig",
-    "FirstConfig",
     "LanguageModel",
     "LanguageModelConfig",
+    "MaskedLMHeadConfig",
+    "MixtureOfExpertsConfig",
     "Model",
     "ModelConfig",
     "NoHeadConfig",
     "NormConfig",
     "PixelsConfig",
+    "SpecialTokensConfig",
     "StackConfig",
-    "TagConfig",
-    "TokensConfig",
+    "TokenClassificationHeadConfig",
     "VisionTransformer",
     "VisionTransformerConfig",
     "build_empty",
+    "count_embedding_parameters",
     "count_parameters",
-    "count_table_parameters",
     "read_any_config",
     "read_config",
     "transformer_base",

@@ -1,4 +1,6 @@
-"""The way in and the way out: ids become vectors that know their place, vectors become scores for each word."""
+"""Embeddings: token ids become vectors with positions, and hidden states become logits."""
+
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -6,30 +8,32 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import Context
-from regard.attention.position import PositionConfig
+from regard.attention.positions.config import PositionConfig
 from regard.config import Config
 from regard.errors import UserError
-from regard.model.block import NormConfig
+from regard.model.stack import NormConfig
 
 
 class EmbeddingConfig(Config):
     scale: bool = True
-    """Multiply word vectors by √width before positions are added (Vaswani et al. 2017, §3.4)."""
+    """Multiply token embeddings by √width before positions are added (Vaswani et al. 2017, §3.4)."""
     norm: NormConfig | None = None
-    """How the sum of word and position is normalised, if it is (BART does)."""
+    """The norm of the sum of token and position embedding, if there is one (as in BART)."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
-class TokensConfig(Config):
-    """Ids with a meaning of their own, where the model has them."""
+class SpecialTokensConfig(Config):
+    """The ids of special tokens; None for one that the model does not have."""
 
-    padding: int | None = Field(default=None, ge=0)
-    start: int | None = Field(default=None, ge=0)
-    end: int | None = Field(default=None, ge=0)
+    pad: int | None = Field(default=None, ge=0)
+    bos: int | None = Field(default=None, ge=0)
+    eos: int | None = Field(default=None, ge=0)
 
 
-class Vocabulary(nn.Module):
-    """One vector for each word: looked up on the way in and, where tied, compared with on the way out."""
+class TokenEmbedding(nn.Module):
+    """The token embedding; with tied weights also the output projection."""
+
+    no_weight_decay: ClassVar = ("weight",)
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -38,61 +42,63 @@ class Vocabulary(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """ids: # (batch, tokens); gives (batch, tokens, width)"""
         if ids.dtype not in (torch.int32, torch.int64):
-            raise UserError(f"Token ids must be whole numbers (torch.int32 or torch.int64); found {ids.dtype}.")
+            raise UserError(f"Token ids must be integers (torch.int32 or torch.int64); found {ids.dtype}.")
         try:
             return functional.embedding(ids, self.weight)
         except IndexError:
             raise UserError(out_of_vocabulary(ids, self.weight.shape[0])) from None
 
     def logits(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """How well each word fits.  x: # (batch, tokens, width); gives (batch, tokens, vocabulary)"""
+        """The logits.  x: # (batch, tokens, width); gives (batch, tokens, vocabulary)"""
         return functional.linear(x, self.weight, bias)
 
 
-class Segments(nn.Module):
-    """One vector for each part of a text, such as the two sentences of a pair, added to those of its words."""
+class TokenTypeEmbedding(nn.Module):
+    """BERT's token types: an embedding for each part of a text, such as the two sentences of a pair."""
+
+    no_weight_decay: ClassVar = ("weight",)
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(count, width) * width**-0.5)  # (segments, width)
+        self.weight = nn.Parameter(torch.randn(count, width) * width**-0.5)  # (token types, width)
 
-    def forward(self, numbers: Tensor | None, words: Tensor) -> Tensor:
-        """numbers: # (batch, tokens), None where all is of the first; words: # (batch, tokens, width)"""
-        if numbers is None:
-            return words + self.table[0]
-        if numbers.shape != words.shape[:2] or numbers.dtype not in (torch.int32, torch.int64):
+    def forward(self, token_types: Tensor | None, x: Tensor) -> Tensor:
+        """Add them to x.  token_types: # (batch, tokens), None for all zeros; x: # (batch, tokens, width)"""
+        if token_types is None:
+            return x + self.weight[0]
+        if token_types.shape != x.shape[:2] or token_types.dtype not in (torch.int32, torch.int64):
             raise UserError(
-                f"segments must hold whole numbers in the shape {tuple(words.shape[:2])}; "
-                f"found {tuple(numbers.shape)} of {numbers.dtype}."
+                f"token_types must contain integers of shape {tuple(x.shape[:2])}; "
+                f"found {tuple(token_types.shape)} of {token_types.dtype}."
             )
         try:
-            return words + functional.embedding(numbers, self.table)
+            return x + functional.embedding(token_types, self.weight)
         except IndexError:
-            count = self.table.shape[0]
-            wrong = int(numbers[(numbers < 0) | (numbers >= count)][0])
-            raise UserError(f"Segments are numbered from 0 to {count - 1}; found {wrong}.") from None
+            count = self.weight.shape[0]
+            wrong = int(token_types[(token_types < 0) | (token_types >= count)][0])
+            raise UserError(f"Token types run from 0 to {count - 1}; found {wrong}.") from None
 
 
-class Input(nn.Module):
-    """What happens to word vectors before the first layer: scale, position, norm, dropout."""
+class EmbeddingLayer(nn.Module):
+    """What happens to token embeddings before the first layer: scale, position, norm, dropout."""
 
     def __init__(self, config: EmbeddingConfig, position: PositionConfig, width: int) -> None:
         super().__init__()
-        self.factor = width**0.5 if config.scale else 1.0
-        self.position = position.build(width)
+        self.scale = width**0.5 if config.scale else 1.0
+        self.embed_positions = position.build(width)
         self.norm = nn.Identity() if config.norm is None else config.norm.build(width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """x: # (batch, tokens, token width); gives (batch, tokens, width)"""
-        x = x if self.factor == 1 else x * self.factor
-        placed = self.position.join(x, context.positions, context.lengths)
-        ready: Tensor = self.dropout(self.norm(placed))
-        return ready
+        x = x if self.scale == 1 else x * self.scale
+        x = self.embed_positions.combine(x, context.positions, context.lengths)
+        output: Tensor = self.dropout(self.norm(x))
+        return output
 
 
 def out_of_vocabulary(ids: Tensor, size: int) -> str:
-    """The sentence for ids that no word has."""
+    """The error message for ids outside the vocabulary."""
     wrong = ids[(ids < 0) | (ids >= size)]
     found = int(wrong[0]) if wrong.numel() else "none"
     return f"Token id {found} is outside the vocabulary of {size}: ids run from 0 to {size - 1}. Check the tokenizer."

@@ -1,4 +1,4 @@
-"""The Transformer as it was made: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017)."""
+"""The original Transformer: an encoder for the source, a decoder for the target (Vaswani et al. 2017)."""
 
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -7,26 +7,26 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from regard.attention import Cache, Context, Documents, Full, Lengths, Pattern
-from regard.attention.context import Watch
+from regard.attention import Context, Documents, Full, KVCache, Lengths, Pattern
+from regard.attention.context import AttentionHook
 from regard.errors import UserError
-from regard.model.embedding import Input, Vocabulary
+from regard.model.autoregressive import AutoregressiveConfig, AutoregressiveModel
+from regard.model.embedding import EmbeddingLayer, TokenEmbedding
 from regard.model.stack import Stack, StackConfig, check_stack
-from regard.model.writer import Writer, WriterConfig
 
 
-class EncoderDecoderConfig(WriterConfig):
-    """Settings of an `EncoderDecoder`. Left out, they are those of the paper's base model, in pre-norm order."""
+class EncoderDecoderConfig(AutoregressiveConfig):
+    """The config of an `EncoderDecoder`. The defaults are those of the paper's base model, but pre-norm."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     encoder: StackConfig = StackConfig()
-    source_vocabulary: int | None = Field(default=None, ge=1)
-    """Words of the source, where it does not share the target's."""
-    memory: Literal["layer", "shared"] = "layer"
-    """Keys and values of the encoder's output: made by each decoder layer for itself, or once for all of them."""
+    source_vocab_size: int | None = Field(default=None, ge=1)
+    """The size of the source's vocabulary, where it is another than the target's."""
+    cross_kv: Literal["per_layer", "shared"] = "per_layer"
+    """Whether each decoder layer projects the encoder's output to its own keys and values, or all layers share them."""
 
     @model_validator(mode="after")
-    def _encoder_fits(self) -> Self:
+    def _check_encoder(self) -> Self:
         check_stack("encoder", self.encoder, self.width, self.position)
         return self
 
@@ -34,19 +34,19 @@ class EncoderDecoderConfig(WriterConfig):
         return EncoderDecoder(self)
 
 
-class EncoderDecoder(Writer):
-    """Scores the next target word, given the source and the target so far."""
+class EncoderDecoder(AutoregressiveModel):
+    """Computes the logits of the next target token, given the source and the target so far."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
-        super().__init__(config, config.memory)
+        super().__init__(config, config.cross_kv)
         self.config = config
         width = config.width
-        self.source_vocabulary = (
+        self.source_embed_tokens = (
             None
-            if config.source_vocabulary is None
-            else Vocabulary(config.source_vocabulary, config.position.token_width(width))
+            if config.source_vocab_size is None
+            else TokenEmbedding(config.source_vocab_size, config.position.token_width(width))
         )
-        self.source_input = Input(config.embedding, config.position, width)
+        self.source_embedding = EmbeddingLayer(config.embedding, config.position, width)
         self.encoder = Stack(config.encoder, width, config.position, causal=False)
 
     def forward(
@@ -58,26 +58,30 @@ class EncoderDecoder(Writer):
         target_lengths: Tensor | None = None,
         source_documents: Tensor | None = None,
         target_documents: Tensor | None = None,
-        watch: Watch | None = None,
+        attention_hook: AttentionHook | None = None,
     ) -> Tensor:
-        """Logits for the word after each target token.  source, target: # (batch, tokens); (batch, tokens, vocabulary)
+        """The logits for the token after each target token.  # (batch, tokens, vocabulary)
 
-        Rows are padded on the right up to the longest; lengths tell where they end. Several pairs can be packed in a
-        row: documents then number them, the same number on both sides.
+        source, target: # (batch, tokens)
+
+        Rows are padded on the right to the longest; the lengths are those of each row. Several pairs can be packed into
+        a row: the documents then number them, the same number on both sides.
         """
         if source.shape[:1] != target.shape[:1]:
             raise UserError(
-                "source and target need the same number of rows; "
+                "source and target must have the same number of rows; "
                 f"found {tuple(source.shape)} and {tuple(target.shape)}."
             )
         if (source_documents is None) != (target_documents is None):
-            raise UserError("Pairs packed in a row are numbered on both sides: give documents for source and target.")
-        memory = self.encode(source, lengths=source_lengths, documents=source_documents, watch=watch)
-        seen: Pattern = Full() if source_lengths is None else Lengths(source_lengths)
+            raise UserError("Packed pairs are numbered on both sides: give both source_documents and target_documents.")
+        memory = self.encode(source, lengths=source_lengths, documents=source_documents, attention_hook=attention_hook)
+        visible: Pattern = Full() if source_lengths is None else Lengths(source_lengths)
         if target_documents is not None:
-            seen = seen & Documents(target_documents, key_numbers=source_documents)
-        context = Context(target, lengths=target_lengths, documents=target_documents, memory=seen, watch=watch)
-        return self.write(target, context, self.decoder.states(memory))
+            visible = visible & Documents(target_documents, key_document_ids=source_documents)
+        context = Context(
+            target, lengths=target_lengths, documents=target_documents, memory=visible, attention_hook=attention_hook
+        )
+        return self.decode(target, context, self.decoder.states(memory))
 
     def encode(
         self,
@@ -85,46 +89,48 @@ class EncoderDecoder(Writer):
         *,
         lengths: Tensor | None = None,
         documents: Tensor | None = None,
-        watch: Watch | None = None,
+        attention_hook: AttentionHook | None = None,
     ) -> Tensor:
-        """The source, every word in the light of the others.  source: # (batch, tokens); (batch, tokens, width)"""
-        context = Context(source, lengths=lengths, documents=documents, watch=watch)
-        words = self.vocabulary if self.source_vocabulary is None else self.source_vocabulary
-        encoded: Tensor = self.encoder(self.source_input(words(source), context), context, self.encoder.states())
+        """The encoder's output.  source: # (batch, tokens); (batch, tokens, width)"""
+        context = Context(source, lengths=lengths, documents=documents, attention_hook=attention_hook)
+        embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        encoded: Tensor = self.encoder(
+            self.source_embedding(embed_tokens(source), context), context, self.encoder.states()
+        )
         return encoded
 
     @torch.no_grad()
-    def start(self, source: Tensor, capacity: int, lengths: Tensor | None = None) -> Cache:
-        """Read the source and make ready to write up to `capacity` target tokens a row, one `step` after another."""
+    def start(self, source: Tensor, capacity: int, lengths: Tensor | None = None) -> KVCache:
+        """Encode the source; gives a KV cache with room for up to `capacity` target tokens per row."""
         states = self.decoder.states(self.encode(source, lengths=lengths), capacity)
-        return Cache(source.shape[0], capacity, states, memory_lengths=lengths, device=source.device)
+        return KVCache(source.shape[0], capacity, states, memory_lengths=lengths, device=source.device)
 
     @torch.no_grad()
-    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[Cache, Tensor]:
-        """Read sources of any length, each with its end behind it, with room to write `capacity` tokens.
+    def prefill(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[KVCache, Tensor]:
+        """Encode sources of any length, each with EOS appended; the cache has room for `capacity` target tokens.
 
-        Gives the cache and the first tokens  # (rows,)
+        Gives the cache and the first target tokens.  # (rows,)
         """
-        ids, real = (tensor.to(self.device) for tensor in self.padded(sources))
-        same = len(set(map(len, sources))) == 1
-        cache = self.start(ids, capacity, None if same else real)
-        cache.memory_lengths = real  # others may join these rows
-        return cache, self.firsts(len(sources))
+        ids, lengths = (tensor.to(self.device) for tensor in self.pad_sources(sources))
+        same_length = len(set(map(len, sources))) == 1
+        cache = self.start(ids, capacity, None if same_length else lengths)
+        cache.memory_lengths = lengths  # rows of other lengths may be added later
+        return cache, self.first_tokens(len(sources))
 
-    def padded(self, sources: Sequence[Sequence[int]], step: int = 1) -> tuple[Tensor, Tensor]:
-        """Sources with their ends as rows, as long as the longest or up to the next multiple of `step`; their lengths.
+    def pad_sources(self, sources: Sequence[Sequence[int]], step: int = 1) -> tuple[Tensor, Tensor]:
+        """Sources with EOS, padded to the longest or to the next multiple of `step`, and their lengths.
 
         On the CPU.  # (rows, tokens), (rows,)
         """
-        tokens = self.config.tokens
-        if tokens.start is None or tokens.end is None:
-            raise UserError("This model's config does not say which ids are start and end, so it cannot be decoded.")
+        tokens = self.config.special_tokens
+        if tokens.bos is None or tokens.eos is None:
+            raise UserError("This model cannot be decoded: its config lacks special_tokens.bos or special_tokens.eos.")
         lengths = [len(source) + 1 for source in sources]
-        longest, padding = -(-max(lengths) // step) * step, tokens.padding or 0
-        flat = [each for row in sources for each in (*row, tokens.end, *[padding] * (longest - len(row) - 1))]
+        longest, pad = -(-max(lengths) // step) * step, tokens.pad or 0
+        flat = [each for row in sources for each in (*row, tokens.eos, *[pad] * (longest - len(row) - 1))]
         return torch.tensor(flat).view(len(sources), longest), torch.tensor(lengths)
 
-    def firsts(self, rows: int) -> Tensor:
-        """What each output begins with.  # (rows,)"""
-        assert self.config.tokens.start is not None
-        return torch.full((rows,), self.config.tokens.start, device=self.device)
+    def first_tokens(self, rows: int) -> Tensor:
+        """BOS for each row.  # (rows,)"""
+        assert self.config.special_tokens.bos is not None
+        return torch.full((rows,), self.config.special_tokens.bos, device=self.device)

@@ -1,30 +1,84 @@
-"""The feed-forward part of a layer, of every kind there is. Where no kind is named, the dense one is meant."""
+"""The feed-forward network, applied to each token on its own.
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+FFN(x) = f(x W₁ + b₁) W₂ + b₂ (Vaswani et al. 2017, §3.3). The gated form multiplies the up projection by an activated
+gate (Shazeer 2020); with SiLU that is SwiGLU.
+"""
 
-from pydantic import Discriminator, Tag
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
-from regard.model.dense import Activation, FeedForward, FeedForwardConfig, GatedFeedForward
-from regard.model.experts import Experts, ExpertsConfig
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from regard.attention import Context, LayerState
+from regard.config import Config
 
 
-def _kind(values: Any) -> Any:
-    """Of a config, or of the plain data for one."""
-    return values.get("kind", "dense") if isinstance(values, Mapping) else getattr(values, "kind", "dense")
+def _squared_relu(x: Tensor) -> Tensor:
+    """ReLU² (So et al. 2021)."""
+    return functional.relu(x).square()
 
 
-AnyFeedForward = Annotated[
-    Annotated[FeedForwardConfig, Tag("dense")] | Annotated[ExpertsConfig, Tag("experts")], Discriminator(_kind)
-]
-"""Every kind of feed-forward a layer can have, told apart by `kind`."""
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu-tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+    "relu2": _squared_relu,
+}
+_GATED = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu-tanh"}
 
-__all__ = [
-    "Activation",
-    "AnyFeedForward",
-    "Experts",
-    "ExpertsConfig",
-    "FeedForward",
-    "FeedForwardConfig",
-    "GatedFeedForward",
-]
+
+def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
+    """The activation function; of a gated one, the function applied to the gate."""
+    return _FUNCTIONS[_GATED.get(activation, activation)]
+
+
+def is_gated(activation: Activation) -> bool:
+    """Whether the activation is gated: the up projection is multiplied by an activated gate."""
+    return activation in _GATED
+
+
+class FeedForwardConfig(Config):
+    """The config of a dense feed-forward; `hidden` is the width between its projections (d_ff)."""
+
+    kind: Literal["dense"] = "dense"
+    hidden: int = Field(default=2048, ge=1)
+    activation: Activation = "relu"
+    bias: bool = True
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    def build(self, width: int) -> nn.Module:
+        kind = GatedFeedForward if is_gated(self.activation) else FeedForward
+        return kind(self, width)
+
+
+class FeedForward(nn.Module):
+    """f(x W₁) W₂."""
+
+    def __init__(self, config: FeedForwardConfig, width: int) -> None:
+        super().__init__()
+        self.activation_name = config.activation
+        self.activation = activation_function(config.activation)
+        self.up_proj = nn.Linear(width, config.hidden, bias=config.bias)
+        self.down_proj = nn.Linear(config.hidden, width, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
+        output: Tensor = self.down_proj(self.dropout(self.activation(self.up_proj(x))))
+        return output
+
+
+class GatedFeedForward(FeedForward):
+    """(f(x G) · x W₁) W₂."""
+
+    def __init__(self, config: FeedForwardConfig, width: int) -> None:
+        super().__init__(config, width)
+        self.gate_proj = nn.Linear(width, config.hidden, bias=config.bias)
+
+    def forward(self, x: Tensor, context: Context, state: LayerState) -> Tensor:
+        output: Tensor = self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))
+        return output

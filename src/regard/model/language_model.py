@@ -1,4 +1,4 @@
-"""A stack that only looks back: it scores the next word of a text."""
+"""A decoder-only language model: logits for the next token of a text."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,16 +6,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.attention import Cache, Context
-from regard.attention.context import Watch
+from regard.attention import Context, KVCache
+from regard.attention.context import AttentionHook
 from regard.errors import UserError
-from regard.model.writer import Writer, WriterConfig
+from regard.model.autoregressive import AutoregressiveConfig, AutoregressiveModel
 
-EMPTY_PROMPT = "An empty prompt needs a start token, and this model has none; give it some text."
+EMPTY_PROMPT = "An empty prompt needs a BOS token, and this model has none; give it some text."
 
 
-class LanguageModelConfig(WriterConfig):
-    """Settings of a `LanguageModel`."""
+class LanguageModelConfig(AutoregressiveConfig):
+    """The config of a `LanguageModel`."""
 
     kind: Literal["language-model"] = "language-model"
 
@@ -23,11 +23,11 @@ class LanguageModelConfig(WriterConfig):
         return LanguageModel(self)
 
 
-class LanguageModel(Writer):
-    """Scores the next word, given the words so far."""
+class LanguageModel(AutoregressiveModel):
+    """Computes the logits of the next token, given the tokens so far."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, memory=None)
+        super().__init__(config, cross_kv=None)
         self.config = config
 
     def forward(
@@ -36,31 +36,31 @@ class LanguageModel(Writer):
         *,
         lengths: Tensor | None = None,
         documents: Tensor | None = None,
-        watch: Watch | None = None,
+        attention_hook: AttentionHook | None = None,
     ) -> Tensor:
-        """Logits for the word after each token.  tokens: # (batch, tokens); gives (batch, tokens, vocabulary)
+        """The logits for the token after each token.  tokens: # (batch, tokens); gives (batch, tokens, vocabulary)
 
-        Rows are padded on the right up to the longest. Several documents can be packed in a row: `documents` then says
-        which each token belongs to, and none sees another.
+        Rows are padded on the right to the longest; `lengths` are their lengths. Several documents can be packed into a
+        row: `documents` then numbers each token's document, and no document attends to another.
         """
-        context = Context(tokens, lengths=lengths, documents=documents, watch=watch)
-        return self.write(tokens, context, self.decoder.states())
+        context = Context(tokens, lengths=lengths, documents=documents, attention_hook=attention_hook)
+        return self.decode(tokens, context, self.decoder.states())
 
     @torch.no_grad()
-    def start(self, rows: int, capacity: int) -> Cache:
-        """Make ready to take up to `capacity` tokens a row, prompt included, one `step` after another."""
-        return Cache(rows, capacity, self.decoder.states(capacity=capacity), device=self.device)
+    def start(self, rows: int, capacity: int) -> KVCache:
+        """An empty KV cache for up to `capacity` tokens per row, prompt included."""
+        return KVCache(rows, capacity, self.decoder.states(capacity=capacity), device=self.device)
 
     @torch.no_grad()
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int) -> tuple[Cache, Tensor]:
-        """Read prompts up to their last token, and give that, with room for `capacity` tokens from it on.
+    def prefill(self, prompts: Sequence[Sequence[int]], capacity: int) -> tuple[KVCache, Tensor]:
+        """Run the prompts except for their last tokens; the cache has room for `capacity` tokens from those on.
 
-        A prompt without tokens begins with the start token. Gives the cache and the first tokens  # (rows,)
+        An empty prompt becomes the BOS token. Gives the cache and the last token of each prompt.  # (rows,)
         """
-        first = self.config.tokens.start
-        if first is None and not all(prompts):
+        bos = self.config.special_tokens.bos
+        if bos is None and not all(prompts):
             raise UserError(EMPTY_PROMPT)
-        rows = [list(prompt) or [first or 0] for prompt in prompts]
+        rows = [list(prompt) or [bos or 0] for prompt in prompts]
         device = self.device
         longest = max(len(row) for row in rows) - 1
         cache = self.start(len(rows), longest + capacity)

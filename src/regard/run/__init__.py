@@ -1,5 +1,25 @@
-"""The run folder: a model as a folder of plain files that any later version can open."""
+"""The run folder: a model as a folder of plain files that every later version can load."""
 
-from regard.run.folder import FORMAT, Loaded, find, finish, load, read_facts, save, shipped_models
+from regard.run.folder import (
+    FORMAT_VERSION,
+    LoadedModel,
+    find_model,
+    load_model,
+    pretrained_models,
+    read_metadata,
+    read_origin,
+    save_model,
+    save_trained_model,
+)
 
-__all__ = ["FORMAT", "Loaded", "find", "finish", "load", "read_facts", "save", "shipped_models"]
+__all__ = [
+    "FORMAT_VERSION",
+    "LoadedModel",
+    "find_model",
+    "load_model",
+    "pretrained_models",
+    "read_metadata",
+    "read_origin",
+    "save_model",
+    "save_trained_model",
+]

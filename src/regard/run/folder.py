@@ -1,12 +1,12 @@
-"""Save a model as a folder and open it again.
+"""The run folder: save a model as a folder of plain files and load it again.
 
-    run.json            the format's version, what wrote it, the model's config, where it came from
-    model.safetensors   the weights, under the names the model gives them
-    tokenizer.json      the tokenizer, where there is one (target_tokenizer.json too, where the two sides differ)
+    run.json            metadata: format version, the regard version that wrote it, the model's config, its origin
+    model.safetensors   the weights, under their state-dict names
+    tokenizer.json      the tokenizer, if there is one (and target_tokenizer.json, if the target side has its own)
 
-Nothing in a folder is ever executed: JSON and safetensors only. The whole folder is written beside its place and then
-renamed, so that a run is either there or not. The format's version grows when an older regard could no longer read
-what is written; every version reads all the formats before it.
+Nothing in a folder is ever executed: JSON and safetensors only. A new folder is written under a temporary name and then
+renamed, so that a run is either complete or absent. The format version is raised when an older regard could no longer
+read what is written; every version of regard reads all earlier formats.
 """
 
 import json
@@ -26,17 +26,17 @@ from regard.model import AnyModel, Encoder, LanguageModel, VisionTransformer, bu
 from regard.model.embedding import out_of_vocabulary
 from regard.run.tensors import read_tensors, write_tensors
 
-FORMAT = 1
+FORMAT_VERSION = 1
 
 Ids = Tensor | Sequence[Sequence[int]]
 
 
-class Loaded:
-    """A model from a run folder, ready to use.
+class LoadedModel:
+    """A model from a run folder with its tokenizers.
 
-    `model` is the PyTorch module in evaluation mode, of any kind, `config` what it was built from, `tokenizer` what
-    turns text into ids (None if the folder has none; `target_tokenizer` is the same one unless the two sides differ).
-    `place` is the folder it came from, if it did.
+    `model` is the PyTorch module in evaluation mode, of any kind, and `config` the config it was built from.
+    `tokenizer` is None if the folder has none; `target_tokenizer` is the same object unless the two sides differ.
+    `path` is the folder the model was loaded from, or None, and `origin` what its run.json says about how it was made.
     """
 
     def __init__(
@@ -45,67 +45,58 @@ class Loaded:
         tokenizer: Tokenizer | None = None,
         target_tokenizer: Tokenizer | None = None,
         *,
-        place: Path | None = None,
+        path: Path | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model.eval()
-        self.place = place
+        self.path = path
+        self.origin = dict(origin or {})
         self.config = model.config
         self.tokenizer = tokenizer
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
 
     @torch.no_grad()
     def logits(self, *ids: Ids, lengths: Sequence[int] | Tensor | None = None) -> Tensor:
-        """Scores for the word after each token, in float32.  # (batch, tokens, vocabulary)
+        """Next-token logits in float32.  # (batch, tokens, vocabulary)
 
         A language model takes `logits(ids)`, an encoder–decoder `logits(source_ids, target_ids)`; ids are rows of
-        equal length. Rows padded on the right (the source's, in an encoder–decoder) end where `lengths` says. An
-        encoder takes `logits(ids)` and gives what its head does, a vision transformer `logits(pixels)`.
+        equal length. If rows are padded on the right (for an encoder–decoder, the source rows), `lengths` gives their
+        true lengths. An encoder takes `logits(ids)` and returns what its head does, a vision transformer
+        `logits(pixels)`.
         """
         device = self.model.device
-        real = None if lengths is None else torch.as_tensor(lengths, device=device)
+        true_lengths = None if lengths is None else torch.as_tensor(lengths, device=device)
         if isinstance(self.model, VisionTransformer):
-            if len(ids) != 1 or not isinstance(ids[0], Tensor) or real is not None:
-                raise UserError("A vision transformer takes logits(pixels), one tensor and nothing else.")
-            scores: Tensor = self.model(ids[0].to(device))
-            return scores.float()
+            if len(ids) != 1 or not isinstance(ids[0], Tensor) or true_lengths is not None:
+                raise UserError("A vision transformer takes logits(pixels): one tensor and nothing else.")
+            logits: Tensor = self.model(ids[0].to(device))
+            return logits.float()
         if isinstance(self.model, LanguageModel | Encoder):
-            name = "a language model" if isinstance(self.model, LanguageModel) else "an encoder"
-            (tokens,) = self._sides(ids, f"{name} takes logits(ids)", [self.config.vocabulary])
-            scores = self.model(tokens, lengths=real)
-            return scores.float()
-        source_size = getattr(self.config, "source_vocabulary", None) or self.config.vocabulary
-        takes = "an encoder–decoder takes logits(source_ids, target_ids)"
-        source, target = self._sides(ids, takes, [source_size, self.config.vocabulary])
-        scores = self.model(source, target, source_lengths=real)
-        return scores.float()
+            kind = "a language model" if isinstance(self.model, LanguageModel) else "an encoder"
+            (tokens,) = self._checked_ids(ids, f"{kind} takes logits(ids)", [self.config.vocab_size])
+            logits = self.model(tokens, lengths=true_lengths)
+            return logits.float()
+        source_size = getattr(self.config, "source_vocab_size", None) or self.config.vocab_size
+        expected = "an encoder–decoder takes logits(source_ids, target_ids)"
+        source, target = self._checked_ids(ids, expected, [source_size, self.config.vocab_size])
+        logits = self.model(source, target, source_lengths=true_lengths)
+        return logits.float()
 
-    def translate(self, text: str, *, beams: int | None = None) -> str:
-        """A text in the other language; only translators can do this."""
-        raise UserError("This model does not translate: that takes an encoder–decoder with its tokenizer.")
-
-    def trace(self, text: Any, **settings: Any) -> Any:
-        """What the model does with a text (a picture, if it takes those), to be looked into: see `regard.trace`."""
-        import regard  # looking stands above: the package's own door leads there
-
-        return regard.trace(self, text, **settings)
-
-    def _sides(self, ids: tuple[Ids, ...], takes: str, sizes: list[int]) -> list[Tensor]:
-        """The ids as tensors on the model's device, checked against each side's vocabulary."""
-        if len(ids) != len(sizes):
-            raise UserError(f"{len(ids)} groups of ids were given, but {takes}.")
+    def _checked_ids(self, ids: tuple[Ids, ...], expected: str, vocab_sizes: list[int]) -> list[Tensor]:
+        """The ids as tensors on the model's device, checked against the vocabulary size of each side."""
+        if len(ids) != len(vocab_sizes):
+            raise UserError(f"{len(ids)} groups of ids were given, but {expected}.")
         device = self.model.device
         tensors = []
-        for given, size in zip(ids, sizes, strict=True):
+        for rows, size in zip(ids, vocab_sizes, strict=True):
             try:
-                tensor = torch.as_tensor(given, device=device)
+                tensor = torch.as_tensor(rows, device=device)
             except (ValueError, TypeError, RuntimeError):
-                raise UserError(
-                    "Token ids must be rows of whole numbers, all equally long; pad shorter ones."
-                ) from None
+                raise UserError("Token ids must be rows of integers of equal length; pad shorter rows.") from None
             if tensor.dim() != 2 or tensor.dtype.is_floating_point or tensor.dtype in (torch.bool, torch.complex64):
                 raise UserError(
-                    f"Token ids must be whole numbers of the shape (rows, tokens); found {tuple(tensor.shape)} "
-                    f"of {tensor.dtype}. For one sentence, give [ids]."
+                    f"Token ids must be integers of shape (rows, tokens); found {tuple(tensor.shape)} of "
+                    f"{tensor.dtype}. For a single sentence, pass [ids]."
                 )
             if ((tensor < 0) | (tensor >= size)).any():
                 raise UserError(out_of_vocabulary(tensor, size))
@@ -113,7 +104,7 @@ class Loaded:
         return tensors
 
 
-def save(
+def save_model(
     model: AnyModel,
     folder: str | Path,
     *,
@@ -122,115 +113,121 @@ def save(
     origin: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> Path:
-    """Write a model as a run folder. `origin` is noted in run.json as it is given (plain data).
+    """Write a model as a run folder. `origin` (plain data) is stored in run.json as given.
 
-    A folder that exists is left alone unless `replace` is given.
+    An existing folder is an error unless `replace` is true.
     """
-    place = Path(folder)
-    with new_folder(place, replace=replace) as beside:
-        (beside / "run.json").write_text(_facts(model, origin), encoding="utf-8")
-        write_tensors(beside / "model.safetensors", model.state_dict())
+    path = Path(folder)
+    with new_folder(path, replace=replace) as temporary:
+        (temporary / "run.json").write_text(_metadata_json(model, origin), encoding="utf-8")
+        write_tensors(temporary / "model.safetensors", model.state_dict())
         for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
             if given is not None:
-                given.save(str(beside / name))
-    return place
+                given.save(str(temporary / name))
+    return path
 
 
-def finish(model: AnyModel, folder: Path, *, origin: Mapping[str, Any], half: bool = False) -> None:
-    """Put a trained model into the folder of the run that made it, whose tokenizers are there already.
+def save_trained_model(model: AnyModel, folder: Path, *, origin: Mapping[str, Any], half: bool = False) -> None:
+    """Write a trained model into the folder of its own run, which already holds the tokenizers.
 
-    run.json comes last: with it the folder is a model that can be opened.
+    run.json is written last: its presence makes the folder a model that can be loaded.
     """
     weights = {name: tensor.half() if half else tensor for name, tensor in model.state_dict().items()}
-    with new_file(folder / "model.safetensors") as beside:
-        write_tensors(beside, weights)
-    write_text(folder / "run.json", _facts(model, origin))
+    with new_file(folder / "model.safetensors") as temporary:
+        write_tensors(temporary, weights)
+    write_text(folder / "run.json", _metadata_json(model, origin))
 
 
-def load(folder: str | Path) -> Loaded:
-    """Open a run folder written by this version of regard or an earlier one, or a model that ships, by its name."""
-    place = find(folder)
-    facts = read_facts(place)
-    config = read_any_config(facts.get("model"), f"{place / 'run.json'}: model")
+def load_model(folder: str | Path) -> LoadedModel:
+    """Load a run folder written by this version of regard or an earlier one, or a pretrained model by its name."""
+    path = find_model(folder)
+    config = read_any_config(read_metadata(path).get("model"), f"{path / 'run.json'}: model")
     model = build_empty(config)
-    _fill(model, place / "model.safetensors")
-    tokenizers = [_read_tokenizer(place / name) for name in ("tokenizer.json", "target_tokenizer.json")]
-    return Loaded(model, *tokenizers, place=place)
+    _load_weights(model, path / "model.safetensors")
+    tokenizers = [_read_tokenizer(path / name) for name in ("tokenizer.json", "target_tokenizer.json")]
+    return LoadedModel(model, *tokenizers, path=path, origin=read_origin(path))
 
 
-def find(name: str | Path) -> Path:
-    """The folder that is meant: the path of one, or else the name of a model that ships with the package."""
-    place = Path(name)
-    if place.exists() or place.name != str(name):
-        return place
-    shipped = Path(str(resources.files("regard") / "models" / place.name))
-    return shipped if shipped.is_dir() else place
+def find_model(name: str | Path) -> Path:
+    """The folder of a model: `name` itself if it is a path, else that of the pretrained model of this name."""
+    path = Path(name)
+    if path.exists() or path.name != str(name):
+        return path
+    pretrained = _pretrained_folder() / path.name
+    return pretrained if pretrained.is_dir() else path
 
 
-def shipped_models() -> list[str]:
-    """The names of the models that come with the package."""
-    folder = Path(str(resources.files("regard") / "models"))
-    return sorted(path.name for path in folder.glob("*") if (path / "run.json").is_file())
+def pretrained_models() -> list[str]:
+    """The names of the models that ship with the package."""
+    return sorted(path.name for path in _pretrained_folder().glob("*") if (path / "run.json").is_file())
 
 
-def _facts(model: AnyModel, origin: Mapping[str, Any] | None) -> str:
-    """What run.json says."""
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """The contents of a folder's run.json."""
+    path = folder / "run.json"
+    if not folder.exists():
+        names = pretrained_models()
+        hint = f" Models that ship with regard: {', '.join(names)}." if names else ""
+        raise UserError(f"{folder}: there is no such folder.{hint}")
+    if not path.is_file() and (folder / "recipe.toml").is_file():
+        raise UserError(
+            f"{folder}: this run has not finished; resume it with `regard train {shlex.quote(str(folder))} --resume`."
+        )
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run folder: it has no run.json. Import Hugging Face models first.")
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); restore it from a copy.") from None
+    version = metadata.get("format") if isinstance(metadata, dict) else None
+    if type(version) is not int or version < 1:
+        raise UserError(f"{path} does not give its format version; restore it from a copy.")
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"{folder} was written by a newer regard (format {version}; this version reads up to {FORMAT_VERSION}): "
+            "upgrade with pip install --upgrade regard."
+        )
+    return dict(metadata)
+
+
+def read_origin(folder: Path) -> dict[str, Any]:
+    """The `origin` entry of run.json: how the model was made. Empty if the file has none."""
+    origin = read_metadata(folder).get("origin")
+    return dict(origin) if isinstance(origin, dict) else {}
+
+
+def _pretrained_folder() -> Path:
+    return Path(str(resources.files("regard") / "pretrained"))
+
+
+def _metadata_json(model: AnyModel, origin: Mapping[str, Any] | None) -> str:
+    """The contents of run.json."""
     import regard
 
-    facts = {
-        "format": FORMAT,
+    metadata = {
+        "format": FORMAT_VERSION,
         "regard": regard.__version__,
         "model": model.config.plain(),
         "origin": dict(origin or {}),
     }
-    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
 
 
-def read_facts(place: Path) -> dict[str, Any]:
-    """What the run.json of a folder says."""
-    path = place / "run.json"
-    if not place.exists():
-        ships = shipped_models()
-        hint = f" Models that ship with regard: {', '.join(ships)}." if ships else ""
-        raise UserError(f"{place}: there is no such folder.{hint}")
-    if not path.is_file() and (place / "recipe.toml").is_file():
-        raise UserError(
-            f"{place}: this run has not finished; go on with it by `regard train {shlex.quote(str(place))} --resume`."
-        )
-    if not path.is_file():
-        raise UserError(
-            f"{place} is not a run folder: it has no run.json. To use a Hugging Face model, import it first."
-        )
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); restore it from a copy.") from None
-    number = facts.get("format") if isinstance(facts, dict) else None
-    if type(number) is not int or number < 1:
-        raise UserError(f"{path} does not say which format it has; restore it from a copy.")
-    if number > FORMAT:
-        raise UserError(
-            f"{place} was written by a newer regard (format {number}; this version reads up to {FORMAT}): "
-            "upgrade with pip install --upgrade regard."
-        )
-    return dict(facts)
-
-
-def _fill(model: AnyModel, path: Path) -> None:
-    """Put the weights of a file into a model that must want exactly these."""
+def _load_weights(model: AnyModel, path: Path) -> None:
+    """Load the weights in a file into a model, whose tensors must match exactly."""
     weights = read_tensors(path)
-    wanted = model.state_dict()
-    for name, tensor in wanted.items():
+    expected = model.state_dict()
+    for name, tensor in expected.items():
         if name not in weights:
-            raise UserError(f"{path} lacks the tensor {name}, which run.json's config calls for.")
+            raise UserError(f"{path} lacks the tensor {name}, which the config in run.json requires.")
         if weights[name].shape != tensor.shape:
             raise UserError(
-                f"{path}: {name} has the shape {tuple(weights[name].shape)}, but run.json's config calls for "
+                f"{path}: {name} has the shape {tuple(weights[name].shape)}, but the config in run.json requires "
                 f"{tuple(tensor.shape)}."
             )
-    unknown = sorted(set(weights) - set(wanted))
+    unknown = sorted(set(weights) - set(expected))
     if unknown:
-        raise UserError(f"{path} holds the tensor {unknown[0]}, which run.json's config does not know.")
+        raise UserError(f"{path} holds the tensor {unknown[0]}, which the config in run.json does not have.")
     model.load_state_dict(weights, assign=True)
 
 
@@ -239,5 +236,5 @@ def _read_tokenizer(path: Path) -> Tokenizer | None:
         return None
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{path} is not a tokenizer that can be read ({error}); restore it from a copy.") from None
+    except Exception as error:  # the tokenizers library raises plain Exception
+        raise UserError(f"{path} is not a readable tokenizer ({error}); restore it from a copy.") from None

@@ -1,9 +1,9 @@
-"""How good an output is, by the field's own measures."""
+"""Metrics: BLEU and chrF, perplexity, accuracy, masked-token accuracy, labeled bracket F1."""
 
 from regard.score.accuracy import AccuracyScore, score_accuracy
 from regard.score.brackets import BracketScore, score_brackets
-from regard.score.filling import FillScore
-from regard.score.language import LanguageScore, score_language
+from regard.score.masked_lm import MaskedLMScore
+from regard.score.perplexity import PerplexityScore, score_perplexity
 from regard.score.translation import (
     Comparison,
     TranslationScore,
@@ -16,13 +16,13 @@ __all__ = [
     "AccuracyScore",
     "BracketScore",
     "Comparison",
-    "FillScore",
-    "LanguageScore",
+    "MaskedLMScore",
+    "PerplexityScore",
     "TranslationScore",
     "compare_translations",
     "score_accuracy",
     "score_brackets",
-    "score_language",
+    "score_perplexity",
     "score_sentences",
     "score_translations",
 ]

@@ -1,8 +1,8 @@
-"""BLEU and chrF of translations, by sacreBLEU (Post 2018), each with the signature that makes it comparable.
+"""BLEU and chrF of translations by sacreBLEU (Post 2018), with the signatures that make them comparable.
 
-A number without its signature says little: the same output differs by several BLEU between tokenisations. `raw` text is
-tokenised by sacreBLEU itself (13a); text that is `tokenised` already is taken as it stands, which is how some data sets
-define their scores.
+A score without its signature says little: the same output differs by several BLEU between tokenizations. Raw text is
+tokenized by sacreBLEU (13a); text that is already `tokenized` is used as it is, which is how some datasets define their
+scores.
 """
 
 import logging
@@ -19,7 +19,7 @@ from regard.errors import UserError
 
 @dataclass(frozen=True)
 class TranslationScore:
-    """Both measures, from 0 to 100, over a whole test set."""
+    """Both metrics, from 0 to 100, over a test set."""
 
     bleu: float
     chrf: float
@@ -37,8 +37,8 @@ class TranslationScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems on one test set. `p_value` is the chance of so large a difference in BLEU if there were none;
-    the ranges are 95 % intervals, as half their width."""
+    """Two systems on one test set. `p_value` is the probability of such a difference in BLEU if the systems were equal;
+    the ranges are half the widths of 95 % intervals."""
 
     first: float
     second: float
@@ -49,11 +49,11 @@ class Comparison:
 
 
 def score_translations(
-    outputs: Sequence[str], references: Sequence[str], *, tokenised: bool = False, lowercase: bool = False
+    outputs: Sequence[str], references: Sequence[str], *, tokenized: bool = False, lowercase: bool = False
 ) -> TranslationScore:
-    """Score a test set. `tokenised`: both sides are tokenised already; `lowercase`: case does not count."""
+    """Score a test set. `tokenized`: both sides are already tokenized; `lowercase`: ignore case."""
     _check(outputs, references)
-    bleu, chrf = _measures(tokenised, lowercase)
+    bleu, chrf = _metrics(tokenized, lowercase)
     return TranslationScore(
         bleu=bleu.corpus_score(outputs, [references]).score,
         chrf=chrf.corpus_score(outputs, [references]).score,
@@ -64,11 +64,11 @@ def score_translations(
 
 
 def score_sentences(
-    outputs: Sequence[str], references: Sequence[str], *, tokenised: bool = False, lowercase: bool = False
+    outputs: Sequence[str], references: Sequence[str], *, tokenized: bool = False, lowercase: bool = False
 ) -> list[tuple[float, float]]:
-    """BLEU (with effective order, as short sentences need) and chrF of each sentence by itself."""
+    """Sentence-level BLEU (with effective order, which short sentences need) and chrF."""
     _check(outputs, references)
-    bleu, chrf = _measures(tokenised, lowercase, sentence=True)
+    bleu, chrf = _metrics(tokenized, lowercase, sentence=True)
     return [
         (bleu.sentence_score(output, [reference]).score, chrf.sentence_score(output, [reference]).score)
         for output, reference in zip(outputs, references, strict=True)
@@ -80,19 +80,19 @@ def compare_translations(
     second: Sequence[str],
     references: Sequence[str],
     *,
-    tokenised: bool = False,
+    tokenized: bool = False,
     lowercase: bool = False,
     samples: int = 1000,
     seed: int = 12345,
 ) -> Comparison:
-    """Whether two systems really differ, by paired bootstrap resampling (Koehn 2004)."""
+    """Whether two systems differ significantly, by paired bootstrap resampling (Koehn 2004)."""
     _check(first, references)
     _check(second, references)
     if samples < 1:
         raise UserError(f"The bootstrap needs at least one sample; found {samples}.")
-    bleu, _ = _measures(tokenised, lowercase, references=references)
+    bleu, _ = _metrics(tokenized, lowercase, references=references)
     before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)  # the library knows no other way
+    os.environ["SACREBLEU_SEED"] = str(seed)  # the library has no other way to set it
     level = logging.getLogger("sacrebleu").level
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     try:
@@ -106,27 +106,29 @@ def compare_translations(
         else:
             os.environ["SACREBLEU_SEED"] = before
     one, two = results
-    # Of two equal outputs no sample differs more than the whole does, and the library takes that for significance.
+    # For identical outputs the library would report significance, because no sample differs more than the whole.
     p_value = 1.0 if list(first) == list(second) else float(two.p_value)
     return Comparison(one.score, two.score, float(one.ci), float(two.ci), p_value, samples)
 
 
-def _measures(
-    tokenised: bool, lowercase: bool, *, sentence: bool = False, references: Sequence[str] | None = None
+def _metrics(
+    tokenized: bool, lowercase: bool, *, sentence: bool = False, references: Sequence[str] | None = None
 ) -> tuple[BLEU, CHRF]:
-    given = None if references is None else [list(references)]
+    reference_lists = None if references is None else [list(references)]
     bleu = BLEU(
-        tokenize="none" if tokenised else "13a",
+        tokenize="none" if tokenized else "13a",
         lowercase=lowercase,
-        force=True,  # the library would warn of text that looks tokenised; here that was said
+        force=True,  # no warning about text that looks tokenized
         effective_order=sentence,
-        references=given,
+        references=reference_lists,
     )
-    return bleu, CHRF(lowercase=lowercase, references=given)
+    return bleu, CHRF(lowercase=lowercase, references=reference_lists)
 
 
 def _check(outputs: Sequence[str], references: Sequence[str]) -> None:
     if len(outputs) != len(references):
-        raise UserError(f"There are {len(outputs)} outputs and {len(references)} references; give one for each.")
+        raise UserError(
+            f"There are {len(outputs)} outputs and {len(references)} references; their numbers must be equal."
+        )
     if not outputs:
-        raise UserError("There is nothing to score: no outputs were given.")
+        raise UserError("There is nothing to score; no outputs were given.")

@@ -1,1 +1,1 @@
-"""The HTTP API and the page's host. Needs the extra `serve`."""
+"""The HTTP API and the server of the page. Needs the extra `serve`."""

@@ -1,9 +1,9 @@
-"""What every request must pass, and what every answer carries.
+"""Security checks of every request, and security headers of every response.
 
-The server is for one person, on their own machine. A page of somebody else, open in the same browser, could still send
-requests to it. So a request must name this machine as its host (else a name that was pointed here, DNS rebinding, would
-do), and must come from the page itself where a browser says where it comes from. Bodies are limited in size. Answers
-forbid the page to load or run anything from elsewhere.
+The server is for one person on their own machine. A page of another site, open in the same browser, could still send
+requests to it. So the Host header of a request must name this machine (which defeats DNS rebinding), and its Origin, if
+the browser sends one, must be the page itself. Request bodies are limited in size. The response headers forbid the page
+to load or run anything from other sites.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
-LARGEST_BODY = 1 << 20
-"""Bytes of a body where nothing else is said."""
-POLICY = (
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+MAX_BODY = 1 << 20
+"""Bytes of a request body, unless `max_bodies` has another limit for its path."""
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS: Mapping[str, str] = {
-    "content-security-policy": POLICY,
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -30,90 +30,90 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-class Guard:
-    """Around an app. `limits`: the bytes that bodies may have, by the end of their path; the first that fits counts."""
+class LocalOnlyMiddleware:
+    """ASGI middleware. `max_bodies` maps path suffixes to body limits; the first match counts."""
 
-    def __init__(self, app: ASGIApp, limits: Mapping[str, int] | None = None) -> None:
-        self.app, self.limits = app, dict(limits or {})
+    def __init__(self, app: ASGIApp, max_bodies: Mapping[str, int] | None = None) -> None:
+        self.app, self.max_bodies = app, dict(max_bodies or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # nothing here talks over websockets
+            return  # there are no websockets
         headers = Headers(scope=scope)
-        refused = _refused(headers, scope["path"])
-        if refused is not None:
-            await _answer(scope, receive, _with_headers(send), 403, refused)
+        reason = _refusal(headers, scope["path"])
+        if reason is not None:
+            await _respond(scope, receive, _with_headers(send), 403, reason)
             return
-        limit = self._limit(scope["path"])
-        stated = headers.get("content-length", "0")
-        if not stated.isdecimal() or int(stated) > limit:
-            await _answer(scope, receive, _with_headers(send), 413, _too_large(limit))
+        max_body = self._max_body(scope["path"])
+        content_length = headers.get("content-length", "0")
+        if not content_length.isdecimal() or int(content_length) > max_body:
+            await _respond(scope, receive, _with_headers(send), 413, _too_large(max_body))
             return
-        counted = _Counted(receive, _with_headers(send), limit)
+        limited = _LimitedBody(receive, _with_headers(send), max_body)
         with suppress(_TooLargeError):
-            await self.app(scope, counted.receives, counted.sends)
-        if counted.left < 0:
-            await _answer(scope, receive, _with_headers(send), 413, _too_large(limit))
+            await self.app(scope, limited.receive, limited.send)
+        if limited.remaining < 0:
+            await _respond(scope, receive, _with_headers(send), 413, _too_large(max_body))
 
-    def _limit(self, path: str) -> int:
-        return next((limit for end, limit in self.limits.items() if path.endswith(end)), LARGEST_BODY)
+    def _max_body(self, path: str) -> int:
+        return next((limit for suffix, limit in self.max_bodies.items() if path.endswith(suffix)), MAX_BODY)
 
 
 class _TooLargeError(Exception):
-    """More came than may come."""
+    """The body exceeds its limit."""
 
 
-class _Counted:
-    """Hands a body on as long as it is not too large; what is answered to one that is, is not sent."""
+class _LimitedBody:
+    """Passes a body on up to its limit. Once it is exceeded, the app's own response is discarded."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
-        self.receive, self.send, self.left = receive, send, limit
+    def __init__(self, receive: Receive, send: Send, max_body: int) -> None:
+        self._receive, self._send, self.remaining = receive, send, max_body
 
-    async def receives(self) -> Message:
-        message = await self.receive()
+    async def receive(self) -> Message:
+        message = await self._receive()
         if message["type"] == "http.request":
-            self.left -= len(message.get("body", b""))
-            if self.left < 0:
+            self.remaining -= len(message.get("body", b""))
+            if self.remaining < 0:
                 raise _TooLargeError
         return message
 
-    async def sends(self, message: Message) -> None:
-        if self.left >= 0:
-            await self.send(message)
+    async def send(self, message: Message) -> None:
+        if self.remaining >= 0:
+            await self._send(message)
 
 
-def _refused(headers: Headers, path: str) -> str | None:
-    """Why a request is not for us; None if it is."""
+def _refusal(headers: Headers, path: str) -> str | None:
+    """Why a request is refused; None if it is allowed."""
     host = headers.get("host", "")
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    if name.lower() not in LOCAL:
-        return f"This server answers to {LOCAL[0]} and {LOCAL[1]} only, and was called {host or 'nothing'!r}."
+    if name.lower() not in LOCAL_HOSTS:
+        return f"This server responds to {LOCAL_HOSTS[0]} and {LOCAL_HOSTS[1]} only; the host was {host!r}."
     origin = headers.get("origin")
     if origin is not None and origin.lower() != f"http://{host}".lower():
-        return f"This server answers its own page only, and was asked by {origin!r}."
-    elsewhere = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
-    if elsewhere and path.startswith("/api/"):  # a link to the page itself may stand anywhere
-        return "This server answers its own page only, and was asked by another."
+        return f"This server responds to its own page only; the request came from {origin!r}."
+    cross_site = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+    if cross_site and path.startswith("/api/"):  # other sites may link to the page itself
+        return "This server responds to its own page only; the request came from another site."
     return None
 
 
-def _too_large(limit: int) -> str:
-    return f"The request is too large: at most {limit:,} bytes may be sent."
+def _too_large(max_body: int) -> str:
+    return f"The request is too large: the limit is {max_body:,} bytes."
 
 
 def _with_headers(send: Send) -> Send:
-    async def sends(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=message["headers"])
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
         await send(message)
 
-    return sends
+    return send_with_headers
 
 
-async def _answer(scope: Scope, receive: Receive, send: Send, status: int, sentence: str) -> None:
-    answer: Any = JSONResponse({"detail": sentence}, status)
-    await answer(scope, receive, send)
+async def _respond(scope: Scope, receive: Receive, send: Send, status: int, detail: str) -> None:
+    response: Any = JSONResponse({"detail": detail}, status)
+    await response(scope, receive, send)

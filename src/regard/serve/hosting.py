@@ -1,4 +1,4 @@
-"""Letting an app be reached from this machine, and from nowhere else."""
+"""Running the app on this machine's loopback address, where no other machine can reach it."""
 
 import errno
 import os
@@ -12,22 +12,28 @@ from collections.abc import Callable
 import uvicorn
 
 from regard.errors import UserError
-from regard.serve.app import Desk, create_app
+from regard.serve.app import AppState, create_app
 
 HOST = "127.0.0.1"
 
 
-def host(
-    desk: Desk, port: int | None, usual: int, place: str, *, open_browser: bool, say: Callable[[str], None]
+def run_server(
+    state: AppState,
+    port: int | None,
+    default_port: int,
+    fragment: str,
+    *,
+    open_browser: bool,
+    log: Callable[[str], None],
 ) -> None:
-    """Answer until someone stops it. `say` hears the address, with `place` behind it, once there is an answer.
+    """Serve until interrupted. `log` receives the URL, which ends in `fragment`, once the server responds.
 
-    Without a `port` it is the `usual` one, or any other where that is taken.
+    Without a `port`, the default one is used, or any free one if that is taken.
     """
-    bound = bind(port, usual)
-    address = f"http://{HOST}:{bound.getsockname()[1]}/{place}"
+    listener = bind(port, default_port)
+    url = f"http://{HOST}:{listener.getsockname()[1]}/{fragment}"
     config = uvicorn.Config(
-        create_app(desk), log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2
+        create_app(state), log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(config)
 
@@ -35,39 +41,39 @@ def host(
         while not server.started and not server.should_exit:
             time.sleep(0.02)
         if server.started:
-            say(address)
-            if open_browser and has_screen():
-                webbrowser.open(address)
+            log(url)
+            if open_browser and has_display():
+                webbrowser.open(url)
 
     threading.Thread(target=announce, name="regard-announce", daemon=True).start()
     try:
-        server.run(sockets=[bound])
+        server.run(sockets=[listener])
     except KeyboardInterrupt:
         pass
     finally:
         server.should_exit = True
-        desk.jobs.stop_all()
-        bound.close()
+        state.jobs.stop_all()
+        listener.close()
 
 
-def bind(port: int | None, usual: int) -> socket.socket:
-    """A socket of this machine's own address."""
-    for number in (usual, 0) if port is None else (port,):
-        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def bind(port: int | None, default_port: int) -> socket.socket:
+    """A listening socket on the loopback address."""
+    for number in (default_port, 0) if port is None else (port,):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            bound.bind((HOST, number))
+            listener.bind((HOST, number))
         except OSError as error:
-            bound.close()
-            if port is None and number == usual and error.errno == errno.EADDRINUSE:
+            listener.close()
+            if port is None and number == default_port and error.errno == errno.EADDRINUSE:
                 continue
-            raise UserError(f"Port {number} cannot be had ({error.strerror}); choose another with --port.") from None
-        return bound
-    raise AssertionError("any port would have done")
+            raise UserError(f"Port {number} cannot be used ({error.strerror}); choose another with --port.") from None
+        return listener
+    raise AssertionError("port 0 always binds")
 
 
-def has_screen() -> bool:
-    """Whether a browser opened here would be seen."""
+def has_display() -> bool:
+    """Whether a browser opened on this machine would be visible."""
     if sys.platform in ("win32", "darwin"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

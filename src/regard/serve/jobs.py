@@ -1,4 +1,4 @@
-"""Work that goes on in the background, with its progress, until it is done or stopped."""
+"""Background jobs with progress, each running until it is done or stopped."""
 
 import secrets
 import threading
@@ -6,82 +6,80 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from regard.errors import UserError
-from regard.look.wire import Job, Worth
-from regard.serve.shelf import UnknownError
+from regard.look.schema import HeadImportance, Job
+from regard.serve.trace_store import NotFoundError
 
-REMEMBERED = 100
-"""Jobs that are remembered; of those that are over the oldest go."""
+MAX_JOBS = 100
+"""Jobs that are remembered; the oldest finished ones are dropped."""
 
-Steps = Callable[[], Iterator[tuple[int, Worth]]]
-"""Does the work bit by bit: how many bits there are, and what is known so far."""
+Steps = Callable[[], Iterator[tuple[int, HeadImportance]]]
+"""Does the work step by step, yielding the number of steps and the results so far."""
 
 
 class BusyError(UserError):
-    """Something is under way already."""
+    """A job of this model is already running."""
 
 
 class Jobs:
-    """All jobs, at most one for each model at a time."""
+    """All jobs of a server, at most one running per model."""
 
     def __init__(self) -> None:
-        self._jobs: OrderedDict[str, _Running] = OrderedDict()
+        self._jobs: OrderedDict[str, _JobThread] = OrderedDict()
         self._lock = threading.Lock()
 
     def start(self, model: str, steps: Steps) -> Job:
         with self._lock:
-            if any(one.job.model == model and one.job.state == "running" for one in self._jobs.values()):
-                raise BusyError("The heads of this model are being judged already; stop that first, or wait for it.")
-            name = secrets.token_urlsafe(9)
-            running = _Running(Job(id=name, model=model, done=0, of=0, state="running", reason=""))
-            self._jobs[name] = running
-            for old in [key for key, one in self._jobs.items() if one.job.state != "running"]:
-                if len(self._jobs) > REMEMBERED:
-                    del self._jobs[old]
-        threading.Thread(target=running.work, args=(steps,), name="regard-job", daemon=True).start()
-        return running.job
+            if any(each.job.model == model and each.job.state == "running" for each in self._jobs.values()):
+                raise BusyError("The heads of this model are already being measured; stop that job or wait for it.")
+            job_id = secrets.token_urlsafe(9)
+            thread = _JobThread(Job(id=job_id, model=model, done=0, total=0, state="running", error=""))
+            self._jobs[job_id] = thread
+            for finished in [key for key, each in self._jobs.items() if each.job.state != "running"]:
+                if len(self._jobs) > MAX_JOBS:
+                    del self._jobs[finished]
+        threading.Thread(target=thread.run, args=(steps,), name="regard-job", daemon=True).start()
+        return thread.job
 
-    def get(self, name: str) -> Job:
-        return self._find(name).job
+    def get(self, job_id: str) -> Job:
+        return self._find(job_id).job
 
-    def stop(self, name: str) -> Job:
-        """Let the bit of work under way be the last; what is known so far stays."""
-        running = self._find(name)
-        running.stopped.set()
-        return running.job
+    def stop(self, job_id: str) -> Job:
+        """Stop a job after its current step; its results so far are kept."""
+        thread = self._find(job_id)
+        thread.stopped.set()
+        return thread.job
 
     def stop_all(self) -> None:
         with self._lock:
-            for running in self._jobs.values():
-                running.stopped.set()
+            for thread in self._jobs.values():
+                thread.stopped.set()
 
-    def _find(self, name: str) -> "_Running":
+    def _find(self, job_id: str) -> "_JobThread":
         with self._lock:
-            if name not in self._jobs:
-                raise UnknownError(
-                    "There is no such job: it may be from before the server was started. Start it again."
-                )
-            return self._jobs[name]
+            if job_id not in self._jobs:
+                raise NotFoundError("There is no such job; the server may have been restarted since. Start it again.")
+            return self._jobs[job_id]
 
 
-class _Running:
-    """One job. What it tells is always a whole `Job`, put in the place of the one before."""
+class _JobThread:
+    """A job and the work of its thread. `job` is replaced as a whole, so that readers always see a consistent state."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.stopped = threading.Event()
 
-    def work(self, steps: Steps) -> None:
+    def run(self, steps: Steps) -> None:
         try:
-            for count, worth in steps():
-                self._now(of=count, done=len(worth.heads), result=worth)
-                if self.stopped.is_set() and len(worth.heads) < count:
-                    self._now(state="stopped")
+            for total, importance in steps():
+                self._update(total=total, done=len(importance.heads), result=importance)
+                if self.stopped.is_set() and len(importance.heads) < total:
+                    self._update(state="stopped")
                     return
-            self._now(state="done")
+            self._update(state="done")
         except UserError as error:
-            self._now(state="failed", reason=str(error))
-        except Exception as error:  # whoever waits for it must hear of it
-            self._now(state="failed", reason=f"Something went wrong that should not have ({error}).")
+            self._update(state="failed", error=str(error))
+        except Exception as error:  # report it to the client that polls the job
+            self._update(state="failed", error=f"Internal error ({error}).")
 
-    def _now(self, **changes: object) -> None:
+    def _update(self, **changes: object) -> None:
         self.job = self.job.model_copy(update=changes)

@@ -1,7 +1,7 @@
-"""The page's own files, as they were built.
+"""The built page's static files.
 
-The first page is asked for anew each time. It links the others by the hash of their content (`page.js?b1318b80016a`),
-so a browser may keep those for ever and still never shows an old one.
+The browser revalidates index.html on each visit. The other files are linked with a hash of their content
+(`page.js?b1318b80016a`), so a browser may cache them forever and never shows an outdated one.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from regard.errors import UserError
 
-_TYPES = {
+_MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -26,46 +26,46 @@ _TYPES = {
 
 
 def static_folder() -> Path:
-    """Where the built page is."""
+    """The folder of the built page."""
     return Path(str(resources.files("regard") / "look" / "static"))
 
 
 @dataclass(frozen=True)
 class _File:
     content: bytes
-    kind: str
+    media_type: str
     etag: str
 
 
-class Page:
-    """The files of a folder, read when they are asked for, so that a page built anew is seen."""
+class StaticPage:
+    """The files of a folder. They are read for each request, so that a rebuilt page shows up without a restart."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = static_folder() if folder is None else folder
 
-    def answer(self, name: str, request: Request) -> Response:
-        """A file by its name, or no more than that the browser has it already."""
+    def respond(self, name: str, request: Request) -> Response:
+        """The response with a file, or 304 if the browser already has it."""
         file = self._read(name)
         if file is None:
-            missing = "The page was not built; run `make page`." if name == "index.html" else f"There is no {name!r}."
+            missing = "The page is not built; run `make page`." if name == "index.html" else f"There is no {name!r}."
             return Response(missing, 404, media_type="text/plain; charset=utf-8")
-        named = request.url.query == file.etag[1:13]
+        is_hashed = request.url.query == file.etag[1:13]
         headers = {
             "etag": file.etag,
-            "cache-control": "public, max-age=31536000, immutable" if named else "no-cache",
+            "cache-control": "public, max-age=31536000, immutable" if is_hashed else "no-cache",
         }
         if file.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        return Response(file.content, headers=headers, media_type=file.kind)
+        return Response(file.content, headers=headers, media_type=file.media_type)
 
     def _read(self, name: str) -> _File | None:
-        """A file of the folder itself; nothing outside of it, whatever the name says."""
+        """A file directly in the folder; None for any other name, so that nothing outside can be read."""
         path = self.folder / name
-        kind = _TYPES.get(path.suffix)
-        if kind is None or name != path.name or not path.is_file():
+        media_type = _MEDIA_TYPES.get(path.suffix)
+        if media_type is None or name != path.name or not path.is_file():
             return None
         try:
             content = path.read_bytes()
         except OSError as error:
             raise UserError(f"{name} cannot be read ({error.strerror}).") from None
-        return _File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        return _File(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')

@@ -1,7 +1,7 @@
-"""A run that tells of itself while it works: lines of JSON, each an event.
+"""Streaming a run: JSON lines, each an event, while the model works.
 
-The model works in a thread of its own; what it has to say comes through a queue. Whoever goes away stops it: the next
-step of the search is the last.
+The model runs in its own thread and reports through a queue. If the client disconnects, the run stops after the current
+step of the search.
 """
 
 import asyncio
@@ -9,35 +9,35 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 from regard.errors import UserError
-from regard.look.watching import StoppedError
-from regard.look.wire import DoneEvent, FailedEvent, RunEvent, TokenEvent
+from regard.look.analysis.search_recorder import StoppedError
+from regard.look.schema import DoneEvent, FailedEvent, RunEvent, TokenEvent
 
-Work = Callable[[Callable[[TokenEvent], None], Callable[[], bool]], str]
-"""Does the work, given who hears of it and who says whether it is still wanted; gives the name of what was made."""
+TraceFn = Callable[[Callable[[TokenEvent], None], Callable[[], bool]], str]
+"""Records a trace and returns its id. Called with a callback for tokens and one that tells whether to stop."""
 
 
-async def events_of(work: Work) -> AsyncIterator[bytes]:
-    """What happens while some work is done, a line each, the last one `done` or `failed`."""
+async def stream_events(record: TraceFn) -> AsyncIterator[bytes]:
+    """The events of a run, one line each; the last is `done` or `failed`."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[RunEvent | None] = asyncio.Queue()
     stopped = threading.Event()
 
-    def tell(event: RunEvent | None) -> None:
+    def send(event: RunEvent | None) -> None:
         if not stopped.is_set():
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    def do() -> None:
+    def run() -> None:
         try:
-            tell(DoneEvent(trace=work(tell, stopped.is_set)))
+            send(DoneEvent(trace=record(send, stopped.is_set)))
         except StoppedError:
-            tell(FailedEvent(reason="It was stopped."))
+            send(FailedEvent(error="The run was stopped."))
         except UserError as error:
-            tell(FailedEvent(reason=str(error)))
-        except Exception as error:  # the line has begun: all that can be done is to say so
-            tell(FailedEvent(reason=f"Something went wrong that should not have ({type(error).__name__}: {error})."))
-        tell(None)
+            send(FailedEvent(error=str(error)))
+        except Exception as error:  # the response has started, so an event is the only way to report it
+            send(FailedEvent(error=f"Internal error ({type(error).__name__}: {error})."))
+        send(None)
 
-    thread = threading.Thread(target=do, name="regard-run", daemon=True)
+    thread = threading.Thread(target=run, name="regard-run", daemon=True)
     thread.start()
     try:
         while (event := await queue.get()) is not None:

@@ -1,18 +1,34 @@
-"""The one training loop and its parts: losses, optimisers, schedules, checkpoints, what is written down on the way."""
+"""Training: the trainer and its parts (losses, optimizers, schedules, checkpoints, metrics, distribution)."""
 
-from regard.train.loop import Loop, Outcome
-from regard.train.loss import Loss, word_loss
-from regard.train.optimiser import Optimiser, OptimiserConfig
-from regard.train.schedule import ScheduleConfig
-from regard.train.settings import TrainConfig
+import sys
+from types import ModuleType
+from typing import Any
+
+from regard.train.config import TrainConfig
+from regard.train.loss import Loss, cross_entropy
+from regard.train.optimizer import Optimizer, OptimizerConfig, ScheduleConfig
+from regard.train.policies import TrainResult
+from regard.train.trainer import Trainer
 
 __all__ = [
-    "Loop",
     "Loss",
-    "Optimiser",
-    "OptimiserConfig",
-    "Outcome",
+    "Optimizer",
+    "OptimizerConfig",
     "ScheduleConfig",
     "TrainConfig",
-    "word_loss",
+    "TrainResult",
+    "Trainer",
+    "cross_entropy",
 ]
+
+
+class _TrainPackage(ModuleType):
+    """Makes `regard.train(recipe)` work although `regard.train` is also the name of this package."""
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        import regard
+
+        return regard.train_recipe(*args, **settings)
+
+
+sys.modules[__name__].__class__ = _TrainPackage

@@ -1,32 +1,37 @@
-"""What the loop knows of a task: a model, batches, a loss, and how good the model is at the real thing.
+"""What the trainer and a run need from a task: a model, batches, a loss, and an evaluation of the finished model.
 
-The loop never looks into a batch, and never asks what the numbers of a score mean beyond which one is to grow.
+The trainer never looks inside a batch, and of an evaluation it knows only which number should grow.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.cost import Workload
+from regard.model import AnyModel
+from regard.train.distributed.process_group import ProcessGroup
 from regard.train.loss import Loss
 
 Forward = Callable[..., Tensor]
-"""The model as the loop wants it called: in the precision and with the weights of the moment."""
+"""The model's forward pass as the trainer runs it: on fused kernels where possible, in the run's precision."""
+LogFn = Callable[[str], None]
+"""Receives messages for the user, one sentence or more each."""
 
 
 class Batch(Protocol):
-    """Some work for one step."""
+    """A micro-batch."""
 
     @property
     def count(self) -> int:
-        """How many things are predicted: what the loss is divided by."""
+        """The number of targets: the denominator of the loss."""
         ...
 
     @property
     def shape(self) -> Any:
-        """Equal for batches whose tensors have equal shapes, and usable as a key."""
+        """A hashable key, equal for batches whose tensors have equal shapes."""
         ...
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self: ...
@@ -36,7 +41,7 @@ class Batch(Protocol):
     def split(self, parts: int) -> list[Self]: ...
 
     def copy_from(self, other: Self) -> None:
-        """Take over the contents of a batch of the same shape, in place."""
+        """Copy the contents of a batch of the same shape, in place."""
         ...
 
 
@@ -47,59 +52,96 @@ GivenBatch = TypeVar("GivenBatch", bound=Batch, covariant=True)
 
 
 class Batches(Protocol[GivenBatch]):
-    """Batches without end, and where in them training stands."""
+    """An endless stream of training batches, and the position of training in it."""
 
     @property
-    def fewest_rows(self) -> int:
-        """The rows of the batch that has the fewest: into more parts than that not every batch can be cut."""
+    def min_rows(self) -> int:
+        """The rows of the smallest batch: no batch can always be split into more parts than that."""
         ...
 
     def epochs(self) -> Iterator[GivenBatch]: ...
 
     def skip(self) -> None:
-        """Pass over the next batch, which is another process'."""
+        """Skip the next batch, which another process takes."""
         ...
 
-    def state(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def restore(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How good a model is at what it is for. `score` is the number to grow, `details` all there is to know."""
+class Evaluation:
+    """How well the model does its task on the validation set.
+
+    `score` is the number to maximize (BLEU, accuracy, …), `metrics` is everything that is logged.
+    """
 
     score: float
-    details: dict[str, float]
+    metrics: dict[str, float]
+
+
+class Score(Protocol):
+    """The result on a test set: a frozen dataclass of numbers and of what makes them comparable."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __str__(self) -> str:
+        """The result in words, the number that counts first."""
+        ...
+
+    def rounded(self) -> dict[str, Any]:
+        """All fields as JSON data, with the digits that are worth keeping."""
+        ...
 
 
 class Task(Protocol[AnyBatch]):
-    """What ties data, model, loss and measure together."""
+    """A recipe with its data and model: everything that differs between one kind of training run and another."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> AnyModel: ...
+
+    @property
+    def process_group(self) -> ProcessGroup: ...
 
     @property
     def batches(self) -> Batches[AnyBatch]: ...
 
     def loss(self, forward: Forward, batch: AnyBatch) -> Loss:
-        """What is trained on. `forward` stands for the model.
+        """The training loss. `forward` is called in place of the model.
 
-        Experts are kept busy by what a task gathers around `forward` and adds (`gathered` in model/experts.py).
+        A mixture of experts adds its load-balancing loss, which the task collects around `forward`.
         """
         ...
 
-    def plain_loss(self, forward: Forward, batch: AnyBatch) -> Loss:
-        """What is reported on validation data: one pass, nothing smoothed."""
+    def nll(self, forward: Forward, batch: AnyBatch) -> Loss:
+        """The validation loss: the negative log-likelihood of one forward pass, without label smoothing."""
         ...
 
-    def validation(self) -> Iterable[AnyBatch]:
-        """The validation set, once; nothing where there is none."""
+    def validation_batches(self) -> Iterable[AnyBatch]:
+        """The batches of the validation set, once; none if there is no such set."""
         ...
 
-    def measure(self) -> Measured | None:
-        """Do the real thing on the validation set with the model as it stands; None where there is no such set.
+    def evaluate(self) -> Evaluation | None:
+        """Run the task on the validation set with the current weights; None if there is no such set.
 
-        Of several processes each is asked; together they may share the work, and each gives the same answer.
+        Every process calls this. They may share the work, and all of them return the same result.
         """
+        ...
+
+    def describe_data(self) -> str:
+        """The training data in words, as the end of the sentence "Training on …"."""
+        ...
+
+    def workload(self) -> Workload:
+        """The shape of the batches, of all processes together, for the cost estimate."""
+        ...
+
+    def test(self, log: LogFn) -> dict[str, Score]:
+        """Evaluate the trained model on every test set, once; each result is logged."""
+        ...
+
+    def metadata(self) -> dict[str, Any]:
+        """What the run folder records: fingerprints of the data (`data`), and whatever is needed to use the model as
+        it was tested."""
         ...

@@ -1,4 +1,4 @@
-"""Models built by transformers with random weights, brought over to regard, and compared with what they were."""
+"""Fixtures that import transformers models with random weights and compare them with the originals."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,24 +10,23 @@ from transformers.utils import logging
 
 import regard
 from regard.interop import import_huggingface
-from regard.run import Loaded
-
-from .support import edit_json, ids, shake
+from regard.task.pipeline import Pipeline
+from tests.interop.huggingface.support import edit_json, ids, randomize
 
 logging.disable_progress_bar()
 logging.set_verbosity_error()
 
 BOUND = 1e-4
-"""How far logits may be apart in float32 (the project's promise)."""
+"""The largest allowed difference between logits in float32."""
 
 
 @pytest.fixture
-def save_theirs(tmp_path: Path) -> Callable[..., Path]:
-    """Save a model of theirs with random weights; `changes` are then made to its config.json."""
+def save_hf(tmp_path: Path) -> Callable[..., Path]:
+    """Save a transformers model with random weights, with `changes` to its config.json."""
 
     def save(model: Any, *, seed: int = 0, **changes: Any) -> Path:
         directory = tmp_path / "theirs"
-        shake(model, seed).save_pretrained(directory)
+        randomize(model, seed).save_pretrained(directory)
         if changes:
             edit_json(directory / "config.json", **changes)
         return directory
@@ -36,101 +35,101 @@ def save_theirs(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def bring(save_theirs: Callable[..., Path], tmp_path: Path) -> Callable[..., Loaded]:
-    """Save a model of theirs with random weights, import it, load it."""
+def from_hf(save_hf: Callable[..., Path], tmp_path: Path) -> Callable[..., Pipeline]:
+    """Save a transformers model with random weights, import it and load it."""
 
-    def run(model: Any, **changes: Any) -> Loaded:
-        import_huggingface(save_theirs(model, **changes), tmp_path / "ours")
+    def run(model: Any, **changes: Any) -> Pipeline:
+        import_huggingface(save_hf(model, **changes), tmp_path / "ours")
         return regard.load(tmp_path / "ours")
 
     return run
 
 
 @pytest.fixture
-def same() -> Callable[..., None]:
-    """Assert that two tensors of logits agree."""
+def equal_tensors() -> Callable[..., None]:
+    """Assert that two tensors of logits are equal within a bound."""
 
     def check(ours: torch.Tensor, theirs: torch.Tensor, bound: float = BOUND) -> None:
         assert ours.shape == theirs.shape
-        assert theirs.std() > 0.1, "logits without spread would agree with anything"
+        assert theirs.std() > 0.1, "nearly constant logits would prove nothing"
         assert (ours - theirs).abs().max().item() < bound
 
     return check
 
 
-CHUNKS = {"one at a time": [1] * 9, "uneven chunks": [4, 1, 3, 1], "all at once": [9]}
+CHUNKS = {"step by step": [1] * 9, "uneven chunks": [4, 1, 3, 1], "one chunk": [9]}
 
 
 @pytest.fixture(params=CHUNKS.values(), ids=CHUNKS.keys())
 def chunks(request: pytest.FixtureRequest) -> list[int]:
-    """How nine tokens are fed to a cache."""
+    """Sizes of the chunks in which nine tokens are decoded."""
     return list(request.param)
 
 
 @pytest.fixture
-def check_cached_writer(same: Callable[..., None]) -> Callable[..., None]:
-    """A language model decoded behind its cache, ours and theirs, in the same chunks."""
+def check_cached_language_model(equal_tensors: Callable[..., None]) -> Callable[..., None]:
+    """Compare the cached decoding of a language model in these chunks with transformers."""
 
     @torch.no_grad()
-    def check(theirs: Any, ours: Loaded, sizes: list[int]) -> None:
-        tokens = ids(2, sum(sizes), ours.config.vocabulary)
+    def check(theirs: Any, ours: Pipeline, sizes: list[int]) -> None:
+        tokens = ids(2, sum(sizes), ours.config.vocab_size)
         cache, past = ours.model.start(2, sum(sizes)), None
         for chunk in tokens.split(sizes, dim=1):
-            found, cache = ours.model.step(chunk, cache)
+            actual, cache = ours.model.step(chunk, cache)
             expected = theirs(chunk, past_key_values=past, use_cache=True)
             past = expected.past_key_values
-            same(found, expected.logits)
+            equal_tensors(actual, expected.logits)
 
     return check
 
 
 @pytest.fixture
-def check_cached_translator(same: Callable[..., None]) -> Callable[..., None]:
-    """An encoder–decoder decoded behind its cache over a padded source, ours and theirs, in the same chunks."""
+def check_cached_translator(equal_tensors: Callable[..., None]) -> Callable[..., None]:
+    """Compare the cached decoding of an encoder–decoder with padded sources in these chunks with transformers."""
 
     @torch.no_grad()
-    def check(theirs: Any, ours: Loaded, sizes: list[int]) -> None:
+    def check(theirs: Any, ours: Pipeline, sizes: list[int]) -> None:
         source, lengths = ids(2, 6, theirs.config.vocab_size), torch.tensor([6, 4])
-        seen = (torch.arange(6) < lengths[:, None]).long()
-        tokens = ids(2, sum(sizes), ours.config.vocabulary, seed=2)
+        mask = (torch.arange(6) < lengths[:, None]).long()
+        tokens = ids(2, sum(sizes), ours.config.vocab_size, seed=2)
         cache, past = ours.model.start(source, sum(sizes), lengths), None
         for chunk in tokens.split(sizes, dim=1):
-            found, cache = ours.model.step(chunk, cache)
+            actual, cache = ours.model.step(chunk, cache)
             expected = theirs(
-                source, attention_mask=seen, decoder_input_ids=chunk, past_key_values=past, use_cache=True
+                source, attention_mask=mask, decoder_input_ids=chunk, past_key_values=past, use_cache=True
             )
             past = expected.past_key_values
-            same(found, expected.logits)
+            equal_tensors(actual, expected.logits)
 
     return check
 
 
 @pytest.fixture
-def check_padded_translator(same: Callable[..., None]) -> Callable[..., None]:
-    """An encoder–decoder over a padded source and the same source unpadded, ours and theirs."""
+def check_padded_translator(equal_tensors: Callable[..., None]) -> Callable[..., None]:
+    """Compare an encoder–decoder with transformers, with and without source padding."""
 
     @torch.no_grad()
-    def check(theirs: Any, ours: Loaded) -> None:
-        source, target = ids(3, 7, theirs.config.vocab_size), ids(3, 8, ours.config.vocabulary, seed=2)
-        same(ours.logits(source, target), theirs(source, decoder_input_ids=target).logits)
+    def check(theirs: Any, ours: Pipeline) -> None:
+        source, target = ids(3, 7, theirs.config.vocab_size), ids(3, 8, ours.config.vocab_size, seed=2)
+        equal_tensors(ours.logits(source, target), theirs(source, decoder_input_ids=target).logits)
         lengths = torch.tensor([7, 1, 5])
-        seen = (torch.arange(7) < lengths[:, None]).long()
-        expected = theirs(source, attention_mask=seen, decoder_input_ids=target).logits
-        same(ours.logits(source, target, lengths=lengths), expected)
+        mask = (torch.arange(7) < lengths[:, None]).long()
+        expected = theirs(source, attention_mask=mask, decoder_input_ids=target).logits
+        equal_tensors(ours.logits(source, target, lengths=lengths), expected)
 
     return check
 
 
 @pytest.fixture
-def check_padded_writer(same: Callable[..., None]) -> Callable[..., None]:
-    """A language model over full and padded rows, ours and theirs; what stands on padding is nobody's business."""
+def check_padded_language_model(equal_tensors: Callable[..., None]) -> Callable[..., None]:
+    """Compare a language model with transformers, with and without padding; logits of padding are ignored."""
 
     @torch.no_grad()
-    def check(theirs: Any, ours: Loaded) -> None:
-        tokens, lengths = ids(3, 11, ours.config.vocabulary), torch.tensor([11, 2, 7])
-        same(ours.logits(tokens), theirs(tokens).logits)
-        seen = torch.arange(11) < lengths[:, None]
-        expected = theirs(tokens, attention_mask=seen.long()).logits
-        same(ours.logits(tokens, lengths=lengths)[seen], expected[seen])
+    def check(theirs: Any, ours: Pipeline) -> None:
+        tokens, lengths = ids(3, 11, ours.config.vocab_size), torch.tensor([11, 2, 7])
+        equal_tensors(ours.logits(tokens), theirs(tokens).logits)
+        mask = torch.arange(11) < lengths[:, None]
+        expected = theirs(tokens, attention_mask=mask.long()).logits
+        equal_tensors(ours.logits(tokens, lengths=lengths)[mask], expected[mask])
 
     return check

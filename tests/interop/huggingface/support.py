@@ -1,4 +1,4 @@
-"""Small helpers of these tests: random weights, random ids, changed settings."""
+"""Helpers: random weights, random ids, edited JSON files."""
 
 import json
 from pathlib import Path
@@ -7,21 +7,22 @@ from typing import Any
 import torch
 import transformers
 
-_LEARNT = ("final_logits_bias", "e_score_correction_bias")
-"""Buffers that are no constants."""
+_LEARNED = ("final_logits_bias", "e_score_correction_bias")
+"""Buffers with learned values."""
 
 
-def shake(model: Any, seed: int = 0) -> Any:
-    """Give every tensor of a model random values, norms, biases and the output bias included, so that no two can be
-    swapped or left out unseen; and let it rest from training.
+def randomize(model: Any, seed: int = 0) -> Any:
+    """Give every tensor random values, norms and biases included, so that swapping or omitting any changes the logits.
+
+    Returns the model in evaluation mode.
     """
     generator = torch.Generator().manual_seed(seed)
-    computed = isinstance(model, transformers.MarianMTModel)  # its positions are no weights
+    has_sinusoids = isinstance(model, transformers.MarianMTModel)  # its positions are not learned
     tensors = dict(model.named_parameters())
-    tensors |= {name: buffer for name, buffer in model.named_buffers() if name.endswith(_LEARNT)}
+    tensors |= {name: buffer for name, buffer in model.named_buffers() if name.endswith(_LEARNED)}
     with torch.no_grad():
         for name, tensor in tensors.items():
-            if computed and "embed_positions" in name:
+            if has_sinusoids and "embed_positions" in name:
                 continue
             noise = torch.randn(tensor.shape, generator=generator)
             gain = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
@@ -29,12 +30,12 @@ def shake(model: Any, seed: int = 0) -> Any:
     return model.eval()
 
 
-def ids(rows: int, length: int, vocabulary: int, seed: int = 1) -> torch.Tensor:
+def ids(rows: int, length: int, vocab_size: int, seed: int = 1) -> torch.Tensor:
     """Random token ids."""
-    return torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
 def edit_json(path: Path, **changes: Any) -> None:
-    """Change keys of a JSON file; a key set to `...` is removed."""
+    """Change keys of a JSON file; the value `...` removes a key."""
     values = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))

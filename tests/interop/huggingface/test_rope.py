@@ -1,4 +1,4 @@
-"""Every kind of rotary scaling turns queries and keys as transformers does, within the trained length and beyond it."""
+"""RoPE scaling of every kind equals that of transformers, within the trained length and beyond."""
 
 import json
 
@@ -9,20 +9,19 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import regard
 from regard.errors import UserError
 from regard.interop import import_huggingface
+from tests.interop.huggingface.support import ids
 
-from .support import ids
-
-LONGEST = 16
+MAX_LENGTH = 16
 SHORT, LONG = [1.0, 1.1, 1.3, 1.7], [1.5, 2.0, 4.0, 8.0]
-KINDS = {
+ROPE_TYPES = {
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 2.5},
     "dynamic": {"rope_type": "dynamic", "factor": 3.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8},
-    "yarn, lengths alone": {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 8},
-    "yarn, its attention factor": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.7},
+    "yarn, factor from lengths": {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 8},
+    "yarn, attention factor": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.7},
     "yarn, mscale": {"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.5},
-    "yarn, its turns": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.25, "truncate": False},
+    "yarn, betas": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.25, "truncate": False},
     "longrope": {
         "rope_type": "longrope",
         "factor": 4.0,
@@ -30,13 +29,13 @@ KINDS = {
         "long_factor": LONG,
         "original_max_position_embeddings": 8,
     },
-    "longrope, lengths alone": {
+    "longrope, factor from lengths": {
         "rope_type": "longrope",
         "short_factor": SHORT,
         "long_factor": LONG,
         "original_max_position_embeddings": 4,
     },
-    "longrope, its attention factor": {
+    "longrope, attention factor": {
         "rope_type": "longrope",
         "factor": 4.0,
         "short_factor": SHORT,
@@ -50,9 +49,9 @@ KINDS = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8,
     },
-    "llama3, one length": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0},
+    "llama3, default length": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0},
 }
-CHANGING = ("dynamic", "longrope", "longrope, lengths alone", "longrope, its attention factor")
+LENGTH_DEPENDENT = ("dynamic", "longrope", "longrope, factor from lengths", "longrope, attention factor")
 
 
 def build(kind, **changes):
@@ -63,95 +62,99 @@ def build(kind, **changes):
             intermediate_size=20,
             num_attention_heads=4,
             num_key_value_heads=2,
-            max_position_embeddings=LONGEST,
-            **{"num_hidden_layers": 2, "rope_parameters": {"rope_theta": 100.0, **KINDS[kind]}} | changes,
+            max_position_embeddings=MAX_LENGTH,
+            **{"num_hidden_layers": 2, "rope_parameters": {"rope_theta": 100.0, **ROPE_TYPES[kind]}} | changes,
         )
     )
 
 
-@pytest.mark.parametrize("length", [4, 8, 9, LONGEST, LONGEST + 1, 50])
-@pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_transformers(kind, length, bring, same):
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("length", [4, 8, 9, MAX_LENGTH, MAX_LENGTH + 1, 50])
+@pytest.mark.parametrize("kind", ROPE_TYPES)
+def test_logits_equal_transformers(kind, length, from_hf, equal_tensors):
     theirs = build(kind)
-    ours = bring(theirs)
+    ours = from_hf(theirs)
     tokens = ids(2, length, 31)
     with torch.no_grad():
-        same(ours.logits(tokens), theirs(tokens).logits)
+        equal_tensors(ours.logits(tokens), theirs(tokens).logits)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in CHANGING])
-def test_cached_decoding_is_that_of_transformers(kind, bring, check_cached_writer):
+@pytest.mark.parametrize("kind", [kind for kind in ROPE_TYPES if kind not in LENGTH_DEPENDENT])
+def test_cached_decoding_equals_transformers(kind, from_hf, check_cached_language_model):
     theirs = build(kind)
-    check_cached_writer(theirs, bring(theirs), [1, 7, 1, 10, 1, 5])
+    check_cached_language_model(theirs, from_hf(theirs), [1, 7, 1, 10, 1, 5])
 
 
-@pytest.mark.parametrize("sizes", [[1] * 24, [3, 7, 1, 9, 1, 3]], ids=["one at a time", "uneven chunks"])
-@pytest.mark.parametrize("kind", CHANGING)
-def test_cached_decoding_beyond_the_trained_length_is_their_uncached(kind, sizes, bring, same):
-    """Their cache keeps keys turned by the angles of a shorter text, so its results are stale; ours turns them anew.
+@pytest.mark.parametrize("sizes", [[1] * 24, [3, 7, 1, 9, 1, 3]], ids=["step by step", "uneven chunks"])
+@pytest.mark.parametrize("kind", LENGTH_DEPENDENT)
+def test_cached_decoding_beyond_the_trained_length_equals_uncached_transformers(kind, sizes, from_hf, equal_tensors):
+    """Their cache holds keys rotated for a shorter text, which are stale; ours rotates them again.
 
-    The model has one layer: in a deeper one every cache, ours too, holds what upper layers made of the shorter text.
+    The model has one layer: in deeper ones the cached keys of upper layers depend on the shorter text in any cache.
     """
     theirs = build(kind, num_hidden_layers=1)
-    ours = bring(theirs)
+    ours = from_hf(theirs)
     tokens = ids(2, sum(sizes), 31)
     cache, end = ours.model.start(2, sum(sizes)), 0
     for chunk in tokens.split(sizes, dim=1):
-        found, cache = ours.model.step(chunk, cache)
+        actual, cache = ours.model.step(chunk, cache)
         end += chunk.shape[1]
         with torch.no_grad():
-            same(found, theirs(tokens[:, :end]).logits[:, -chunk.shape[1] :])
+            equal_tensors(actual, theirs(tokens[:, :end]).logits[:, -chunk.shape[1] :])
 
 
-@pytest.mark.parametrize("word", ["type", "rope_type"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_old_spelling_is_the_same_model(kind, word, save_theirs, tmp_path):
-    directory = save_theirs(build(kind))
+@pytest.mark.parametrize("key", ["type", "rope_type"])
+@pytest.mark.parametrize("kind", ROPE_TYPES)
+def test_old_keys_give_the_same_config(kind, key, save_hf, tmp_path):
+    directory = save_hf(build(kind))
     import_huggingface(directory, tmp_path / "new")
     path = directory / "config.json"
     values = json.loads(path.read_text())
-    table = {key: value for key, value in values.pop("rope_parameters").items() if value is not None}
+    table = {name: value for name, value in values.pop("rope_parameters").items() if value is not None}
     values["rope_theta"] = table.pop("rope_theta")
-    values["rope_scaling"] = {word: table.pop("rope_type"), **table}
+    values["rope_scaling"] = {key: table.pop("rope_type"), **table}
     path.write_text(json.dumps(values))
     import_huggingface(directory, tmp_path / "old")
     assert regard.load(tmp_path / "old").config == regard.load(tmp_path / "new").config
 
 
-def test_a_trained_length_beside_the_table_counts_for_more_than_the_one_in_it(bring, same):
+def test_original_length_in_the_config_overrides_that_in_the_rope_parameters(from_hf, equal_tensors):
     theirs = build("longrope", original_max_position_embeddings=12)
-    ours = bring(theirs)
+    ours = from_hf(theirs)
     for length in (10, 14):
         tokens = ids(2, length, 31)
         with torch.no_grad():
-            same(ours.logits(tokens), theirs(tokens).logits)
+            equal_tensors(ours.logits(tokens), theirs(tokens).logits)
 
 
-def test_settings_without_a_word_about_angles_are_the_usual_ones(save_theirs, tmp_path):
-    import_huggingface(save_theirs(build("default"), rope_parameters=...), tmp_path / "ours")
+def test_missing_rope_parameters_have_default_values(save_hf, tmp_path):
+    import_huggingface(save_hf(build("default"), rope_parameters=...), tmp_path / "ours")
     position = regard.load(tmp_path / "ours").config.position
-    assert (position.base, position.scaling) == (10_000.0, None)
+    assert (position.theta, position.scaling) == (10_000.0, None)
 
 
-WRONG = {
+INVALID = {
     "unknown kind": ({"rope_type": "spiral"}, "rope_type is 'spiral'"),
     "no factor": ({"rope_type": "linear"}, "factor is missing"),
-    "a factor of words": ({"rope_type": "dynamic", "factor": "two"}, "factor is 'two'"),
-    "a factor of nothing": ({"rope_type": "yarn", "factor": 0}, "factor is 0"),
-    "half the head": ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-    "bands upside down": (
+    "a factor of text": ({"rope_type": "dynamic", "factor": "two"}, "factor is 'two'"),
+    "a factor of zero": ({"rope_type": "yarn", "factor": 0}, "factor is 0"),
+    "partial rotary": ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    "frequency factors reversed": (
         {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1},
         "high_freq_factor is 1",
     ),
     "too few factors": ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}, "found 1"),
-    "factors of words": ({"rope_type": "longrope", "short_factor": ["a"], "long_factor": LONG}, "short_factor is"),
-    "angles by layer": ({"full_attention": {"rope_type": "default"}}, "full_attention angles of its own"),
+    "factors of text": ({"rope_type": "longrope", "short_factor": ["a"], "long_factor": LONG}, "short_factor is"),
+    "parameters per layer type": (
+        {"full_attention": {"rope_type": "default"}},
+        "full_attention its own RoPE parameters",
+    ),
 }
 
 
-@pytest.mark.parametrize(("table", "sentence"), WRONG.values(), ids=WRONG.keys())
-def test_what_cannot_be_turned_is_refused_by_name(table, sentence, save_theirs, tmp_path):
-    directory = save_theirs(build("default"), rope_parameters=table)
-    with pytest.raises(UserError, match=sentence):
+@pytest.mark.parametrize(("table", "message"), INVALID.values(), ids=INVALID.keys())
+def test_invalid_rope_parameters_are_refused_by_key(table, message, save_hf, tmp_path):
+    directory = save_hf(build("default"), rope_parameters=table)
+    with pytest.raises(UserError, match=message):
         import_huggingface(directory, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()

@@ -1,4 +1,4 @@
-"""Text of many kinds for tokenizers, and sentencepiece models trained on some of it."""
+"""Texts for tests of tokenizers, and a function that trains sentencepiece models."""
 
 ENGLISH = [
     "The cat sat on the mat, and the dog lay in front of the door.",
@@ -13,7 +13,7 @@ TURKISH = [
     "Öğretmen sınıfa girdi; ığdır ve Üsküdar çok güzel şehirler!",
     "Bu kitapta kaç sözcük var, 1987'den beri kimse saymadı mı?",
 ]
-COMMON = [" ".join("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,'")]
+ALPHABET = [" ".join("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,'")]
 TEXTS = [
     "",
     " ",
@@ -36,13 +36,13 @@ TEXTS = [
 ]
 
 
-def train_pieces(path, texts, **options):
-    """A sentencepiece model of some text."""
+def train_sentencepiece(path, texts, **options):
+    """Train a sentencepiece model on some texts."""
     import sentencepiece
 
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter((texts + COMMON) * 5),
+            sentence_iterator=iter((texts + ALPHABET) * 5),
             model_writer=file,
             minloglevel=2,
             **{"vocab_size": 150, "hard_vocab_limit": False} | options,

@@ -1,7 +1,7 @@
 /**
- * Elements from a few words: `h("button", { class: "quiet", onclick: go }, "Go")`, and `s` for SVG.
+ * Creating elements: `h("button", { class: "quiet", onclick: run }, "Run")`, and `s` for SVG.
  *
- * Styles go through the object model, never through a style attribute, which the content-security policy forbids.
+ * Styles are set through the object model, never through a style attribute, which the content-security policy forbids.
  */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
@@ -14,7 +14,7 @@
  * @returns {HTMLElementTagNameMap[Tag]}
  */
 export function h(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+  return initialize(document.createElement(tag), attributes, children);
 }
 
 /**
@@ -25,37 +25,56 @@ export function h(tag, attributes = {}, ...children) {
  * @returns {SVGElementTagNameMap[Tag]}
  */
 export function s(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+  return initialize(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
 /**
- * Put other children into an element.
+ * Replace the children of an element.
  * @param {Element} element
  * @param {(Child | Child[])[]} children
  */
-export function put(element, ...children) {
-  element.replaceChildren(...nodes(children));
+export function setChildren(element, ...children) {
+  element.replaceChildren(...toNodes(children));
+}
+
+let lastId = 0;
+
+/**
+ * A unique id, to connect labels with their inputs.
+ * @param {string} prefix
+ */
+export function uniqueId(prefix) {
+  lastId += 1;
+  return `${prefix}-${lastId}`;
 }
 
 /**
- * @template {HTMLElement | SVGElement} Kind
- * @param {Kind} element
+ * The value of one of the page's CSS variables, for what is drawn rather than styled.
+ * @param {string} name such as "--ink"
+ */
+export function cssVariable(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/**
+ * @template {HTMLElement | SVGElement} ElementType
+ * @param {ElementType} element
  * @param {Record<string, unknown>} attributes
  * @param {(Child | Child[])[]} children
- * @returns {Kind}
+ * @returns {ElementType}
  */
-function fill(element, attributes, children) {
+function initialize(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "style") {
-      for (const [property, set] of Object.entries(/** @type {Record<string, string>} */ (value))) {
-        element.style.setProperty(property, set);
+      for (const [property, setting] of Object.entries(/** @type {Record<string, string>} */ (value))) {
+        element.style.setProperty(property, setting);
       }
     } else if (typeof value === "function") {
       element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
     } else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...nodes(children));
+  element.append(...toNodes(children));
   return element;
 }
 
@@ -63,28 +82,9 @@ function fill(element, attributes, children) {
  * @param {(Child | Child[])[]} children
  * @returns {(Node | string)[]}
  */
-function nodes(children) {
+function toNodes(children) {
   return children
     .flat()
     .filter((child) => child !== null && child !== undefined && child !== false)
     .map((child) => (typeof child === "number" ? String(child) : /** @type {Node | string} */ (child)));
-}
-
-let last = 0;
-
-/**
- * An id that nothing else has, for labels and what they belong to.
- * @param {string} of
- */
-export function unique(of) {
-  last += 1;
-  return `${of}-${last}`;
-}
-
-/**
- * The value of one of the page's CSS variables, for what is drawn rather than styled.
- * @param {string} name such as "--ink"
- */
-export function css(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

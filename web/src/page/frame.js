@@ -1,41 +1,41 @@
 /**
- * What is around a view: its name and those of the others, the model and its text, light and dark, saving, and the place
- * where the page speaks.
+ * The frame around a view: navigation, model and theme selection, the save menu, and messages.
  */
 
 /** @import { ModelSummary, Mounted, State, Store, Trace, View } from "../contract" */
 
-import { h, put, s } from "./dom.js";
-import { saveCsv, saveFrom, savePng, saveSvg } from "./save.js";
-import { address } from "./store.js";
+import { h, s, setChildren } from "./dom.js";
+import { errorMessage } from "./messages.js";
+import { saveCsv, saveFromServer, savePng, saveSvg } from "./save.js";
+import { stateToHash } from "./store.js";
 
 /**
- * @typedef {object} Parts what the frame is made of and asks for
+ * @typedef {object} FrameOptions
  * @property {Store} store
  * @property {View[]} views
  * @property {boolean} live
  * @property {HTMLElement} banner
- * @property {HTMLElement} status
+ * @property {HTMLElement} messages
  * @property {() => Mounted | null} mounted
  * @property {() => Trace | null} trace
- * @property {(sentence: string, kind?: "note" | "error") => void} say
- * @property {(model: string) => void} choose
- * @property {(file: File) => void} open
+ * @property {(message: string, kind?: "note" | "error") => void} notify
+ * @property {(model: string) => void} selectModel
+ * @property {(file: File) => void} openFile
  */
 
-/** @param {Parts} parts */
-export function openFrame(parts) {
-  const { store } = parts;
-  const models = h("select", { id: "model", onchange: () => parts.choose(models.value) });
-  const themes = h(
+/** @param {FrameOptions} options */
+export function createFrame(options) {
+  const { store } = options;
+  const modelSelect = h("select", { id: "model", onchange: () => options.selectModel(modelSelect.value) });
+  const themeSelect = h(
     "select",
-    { id: "theme", onchange: () => store.set({ theme: /** @type {State["theme"]} */ (themes.value) }) },
-    h("option", { value: "auto" }, "As the system"),
+    { id: "theme", onchange: () => store.set({ theme: /** @type {State["theme"]} */ (themeSelect.value) }) },
+    h("option", { value: "auto" }, "System"),
     h("option", { value: "light" }, "Light"),
     h("option", { value: "dark" }, "Dark"),
   );
-  const sentence = h("p", { class: "sentence", "data-role": "sentence" });
-  const offered = parts.views.map((view) => {
+  const traceSummary = h("p", { class: "trace-summary" });
+  const tabs = options.views.map((view) => {
     const link = h("a", { "data-name": view.name }, view.title);
     link.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey) return;
@@ -46,22 +46,22 @@ export function openFrame(parts) {
     return { view, link, item: h("li", {}, link) };
   });
   const title = h("h1", { id: "title", tabindex: -1 });
-  const place = h("div", { class: "place" });
-  const saving = saveMenu(parts);
+  const viewContainer = h("div", { class: "view-container" });
+  const saveMenu = createSaveMenu(options);
 
   document.body.prepend(
-    h("a", { class: "skip", href: "#place", onclick: skipTo(title) }, "Skip to the view"),
+    h("a", { class: "skip", href: "#main", onclick: skipTo(title) }, "Skip to the view"),
     h(
       "header",
       { class: "top" },
-      h("div", { class: "brand" }, eye(), h("span", {}, "regard")),
-      h("div", { class: "field" }, h("label", { for: "model" }, "Model"), models),
-      sentence,
+      h("div", { class: "brand" }, logo(), h("span", {}, "regard")),
+      h("div", { class: "field" }, h("label", { for: "model" }, "Model"), modelSelect),
+      traceSummary,
       h(
         "div",
         { class: "tools" },
-        saving.element,
-        h("div", { class: "field" }, h("label", { for: "theme" }, "Colours"), themes),
+        saveMenu.element,
+        h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),
       ),
     ),
     h(
@@ -70,55 +70,55 @@ export function openFrame(parts) {
       h(
         "ul",
         {},
-        offered.map(({ item }) => item),
+        tabs.map(({ item }) => item),
       ),
     ),
-    parts.banner,
-    h("main", { id: "place" }, title, place),
-    parts.status,
+    options.banner,
+    h("main", { id: "main" }, title, viewContainer),
+    options.messages,
   );
 
   return {
-    place,
-    /** @param {ModelSummary[]} known */
-    models(known) {
-      put(
-        models,
-        known.map((model) => h("option", { value: model.id }, model.name)),
+    viewContainer,
+    /** @param {ModelSummary[]} models */
+    setModels(models) {
+      setChildren(
+        modelSelect,
+        models.map((model) => h("option", { value: model.id }, model.name)),
       );
-      models.disabled = known.length < 2;
+      modelSelect.disabled = models.length < 2;
     },
     /**
      * @param {State} state
      * @param {ModelSummary | null} model
      * @param {Trace | null} trace
      */
-    show(state, model, trace) {
-      models.value = state.model;
-      themes.value = state.theme;
-      const shown = parts.views.filter((view) => view.fits(model));
-      const current = shown.find((view) => view.name === state.view);
+    update(state, model, trace) {
+      modelSelect.value = state.model;
+      themeSelect.value = state.theme;
+      const available = options.views.filter((view) => view.fits(model));
+      const current = available.find((view) => view.name === state.view);
       title.textContent = current?.title ?? "";
       document.title = current === undefined ? "regard" : `${current.title} · regard`;
-      for (const { view, link, item } of offered) {
-        item.hidden = !shown.includes(view);
-        link.setAttribute("href", address({ ...state, view: view.name }));
+      for (const { view, link, item } of tabs) {
+        item.hidden = !available.includes(view);
+        link.setAttribute("href", stateToHash({ ...state, view: view.name }));
         if (view.name === state.view) link.setAttribute("aria-current", "page");
         else link.removeAttribute("aria-current");
       }
-      put(sentence, ...spoken(trace));
-      saving.refresh();
+      setChildren(traceSummary, ...summarize(trace));
+      saveMenu.refresh();
     },
   };
 }
 
 /** @param {Trace | null} trace */
-function spoken(trace) {
+function summarize(trace) {
   if (trace === null) return [];
-  const read = trace.grid === undefined ? trace.request.text : "a picture";
+  const input = trace.grid === undefined ? trace.request.text : "an image";
   return [
-    h("span", { class: "read" }, read),
-    trace.output === "" ? null : [" → ", h("span", { class: "written" }, trace.output)],
+    h("span", { class: "input-text" }, input),
+    trace.output === "" ? null : [" → ", h("span", { class: "output-text" }, trace.output)],
   ].flat();
 }
 
@@ -130,66 +130,66 @@ function skipTo(title) {
   };
 }
 
-/** @param {Parts} parts */
-function saveMenu(parts) {
-  /** @type {(label: string, can: () => boolean, act: () => unknown) => { button: HTMLButtonElement, can: () => boolean }} */
-  const entry = (label, can, act) => {
-    const button = h("button", { type: "button", class: "entry" }, label);
+/** @param {FrameOptions} options */
+function createSaveMenu(options) {
+  /** @type {(label: string, isEnabled: () => boolean, act: () => unknown) => { button: HTMLButtonElement, isEnabled: () => boolean }} */
+  const createItem = (label, isEnabled, act) => {
+    const button = h("button", { type: "button", class: "menu-item" }, label);
     button.addEventListener("click", async () => {
       menu.open = false;
       summary.focus();
       try {
         await act();
-      } catch (problem) {
-        parts.say(problem instanceof Error ? problem.message : String(problem), "error");
+      } catch (error) {
+        options.notify(errorMessage(error), "error");
       }
     });
-    return { button, can };
+    return { button, isEnabled };
   };
-  const exports = () => parts.mounted()?.exports ?? {};
-  const name = () => `regard-${parts.store.get().view}`;
-  const traced = () => parts.live && parts.trace() !== null;
-  /** @param {string} rest */
-  const path = (rest) => `api/traces/${encodeURIComponent(parts.trace()?.id ?? "")}/${rest}`;
+  const exports = () => options.mounted()?.exports ?? {};
+  const fileName = () => `regard-${options.store.get().view}`;
+  const hasTrace = () => options.live && options.trace() !== null;
+  /** @param {string} resource */
+  const path = (resource) => `api/traces/${encodeURIComponent(options.trace()?.id ?? "")}/${resource}`;
 
-  const entries = [
-    entry(
+  const items = [
+    createItem(
       "This view as PNG",
       () => Boolean(exports().canvas ?? exports().svg),
-      () => savePng(name(), exports()),
+      () => savePng(fileName(), exports()),
     ),
-    entry(
+    createItem(
       "This view as SVG",
       () => exports().svg !== undefined,
-      () => exports().svg && saveSvg(name(), /** @type {() => string} */ (exports().svg)),
+      () => exports().svg && saveSvg(fileName(), /** @type {() => string} */ (exports().svg)),
     ),
-    entry(
-      "Its numbers as CSV",
+    createItem(
+      "This view’s data as CSV",
       () => exports().csv !== undefined,
       () => {
         const table = exports().csv?.();
         if (table !== undefined) saveCsv(table);
       },
     ),
-    entry("The whole page as one HTML file", traced, () => saveFrom(path("page.html"), "regard.html")),
-    entry("The trace as a file", traced, () => saveFrom(path("file"), "trace.safetensors")),
+    createItem("The page as a standalone HTML file", hasTrace, () => saveFromServer(path("page.html"), "regard.html")),
+    createItem("The trace as a file", hasTrace, () => saveFromServer(path("file"), "trace.safetensors")),
   ];
-  const file = h("input", {
+  const fileInput = h("input", {
     type: "file",
     class: "visually-hidden",
     id: "trace-file",
     tabindex: -1,
     "aria-label": "A trace file",
   });
-  file.addEventListener("change", () => {
-    const chosen = file.files?.[0];
-    if (chosen !== undefined) parts.open(chosen);
-    file.value = "";
+  fileInput.addEventListener("change", () => {
+    const file = fileInput.files?.[0];
+    if (file !== undefined) options.openFile(file);
+    fileInput.value = "";
   });
-  const opening = entry(
+  const openItem = createItem(
     "Open a trace file …",
-    () => parts.live,
-    () => file.click(),
+    () => options.live,
+    () => fileInput.click(),
   );
   const summary = h("summary", {}, "Save");
   const menu = h(
@@ -198,9 +198,9 @@ function saveMenu(parts) {
     summary,
     h(
       "div",
-      { class: "entries" },
-      entries.map(({ button }) => button),
-      opening.button,
+      { class: "menu-items" },
+      items.map(({ button }) => button),
+      openItem.button,
     ),
   );
   menu.addEventListener("toggle", () => refresh());
@@ -213,14 +213,14 @@ function saveMenu(parts) {
     if (menu.open && !menu.contains(/** @type {Node} */ (event.target))) menu.open = false;
   });
   function refresh() {
-    for (const { button, can } of entries) button.disabled = !can();
-    opening.button.hidden = !parts.live;
+    for (const { button, isEnabled } of items) button.disabled = !isEnabled();
+    openItem.button.hidden = !options.live;
   }
-  return { element: h("div", { class: "saving" }, menu, file), refresh };
+  return { element: h("div", { class: "save-menu" }, menu, fileInput), refresh };
 }
 
-/** The sign of the page: an eye, drawn. */
-function eye() {
+/** The page's logo: an eye. */
+function logo() {
   return s(
     "svg",
     { viewBox: "0 0 32 20", "aria-hidden": "true" },

@@ -1,33 +1,33 @@
 /**
- * What colours mean. A legend for weights is the ramp itself with numbers on it.
+ * The legend of attention weights: the color ramp with numbers.
  */
 
-import { place, ramp, theme } from "./colour.js";
+import { colorRamp, currentTheme, rampIndex } from "./color.js";
 import { h } from "./dom.js";
-import { percent } from "./words.js";
+import { formatPercent } from "./format.js";
 
 /**
- * @param {number} [top] the weight that has the last colour
- * @param {string} [what]
+ * @param {number} [maxWeight] the weight that has the last color
+ * @param {string} [label]
  * @returns {HTMLElement}
  */
-export function weightLegend(top = 1, what = "weight") {
+export function weightLegend(maxWeight = 1, label = "attention weight") {
   const canvas = h("canvas", { width: 256, height: 1, "aria-hidden": "true" });
-  const paint = canvas.getContext("2d");
-  if (paint !== null) {
-    const image = paint.createImageData(256, 1);
-    new Uint32Array(image.data.buffer).set(ramp(theme()));
-    paint.putImageData(image, 0, 0);
+  const context = canvas.getContext("2d");
+  if (context !== null) {
+    const image = context.createImageData(256, 1);
+    new Uint32Array(image.data.buffer).set(colorRamp(currentTheme()));
+    context.putImageData(image, 0, 0);
   }
-  const marks = [0, 0.04, 0.16, 0.36, 0.64, 1].map((share) => {
-    const mark = h("span", {}, percent(share * top));
-    mark.style.left = `${(100 * place(share * top, top)) / 255}%`;
-    return mark;
+  const ticks = [0, 0.04, 0.16, 0.36, 0.64, 1].map((fraction) => {
+    const tick = h("span", {}, formatPercent(fraction * maxWeight));
+    tick.style.left = `${(100 * rampIndex(fraction * maxWeight, maxWeight)) / 255}%`;
+    return tick;
   });
   return h(
     "div",
     { class: "legend" },
-    h("span", { class: "legend-name" }, what),
-    h("div", { class: "ramp" }, canvas, marks),
+    h("span", { class: "legend-label" }, label),
+    h("div", { class: "ramp" }, canvas, ticks),
   );
 }

@@ -1,80 +1,82 @@
 /**
- * The model at work: one run at a time. Tokens are heard as they are written; the trace at the end is the one looked at.
+ * Running the model, one run at a time. Tokens arrive as they are generated; the finished run is a trace.
  */
 
 /** @import { DecodingSettings, ModelSummary, RunRequest, Running, Source, State } from "../contract" */
 
+import { errorMessage } from "./messages.js";
+
 /**
  * @param {Source} source
- * @param {(sentence: string, kind?: "note" | "error") => void} say
+ * @param {(message: string, kind?: "note" | "error") => void} notify
  */
-export function openRunner(source, say) {
+export function createRunner(source, notify) {
   /** @type {Running | null} */
   let running = null;
   /** @type {Set<(running: Running | null) => void>} */
   const listeners = new Set();
 
-  /** @param {Running | null} now */
-  function become(now) {
-    running = now;
-    for (const hear of [...listeners]) hear(running);
+  /** @param {Running | null} current */
+  function setRunning(current) {
+    running = current;
+    for (const listener of [...listeners]) listener(running);
   }
 
   return {
     running: () => running,
-    /** @param {(running: Running | null) => void} hear */
-    listen(hear) {
-      listeners.add(hear);
-      return () => void listeners.delete(hear);
+    /** @param {(running: Running | null) => void} listener */
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => void listeners.delete(listener);
     },
     /**
      * @param {string} model
      * @param {RunRequest} request
-     * @returns {Promise<string | null>} the trace's id; null where it was stopped or went wrong, which is said
+     * @returns {Promise<string | null>} the trace's id; null if the run was stopped or failed, which is reported
      */
     async run(model, request) {
       running?.stop();
-      const control = new AbortController();
+      const abort = new AbortController();
       /** @type {Running} */
-      const mine = { request, tokens: [], stop: () => control.abort() };
-      become(mine);
+      const run = { request, tokens: [], stop: () => abort.abort() };
+      setRunning(run);
       try {
         return await source.run(
           model,
           request,
           (event) => {
-            if (event.event !== "token" || running !== mine) return;
-            mine.tokens.push(event);
-            become(mine);
+            if (event.event !== "token" || running !== run) return;
+            run.tokens.push(event);
+            setRunning(run);
           },
-          control.signal,
+          abort.signal,
         );
-      } catch (problem) {
-        if (!control.signal.aborted) say(problem instanceof Error ? problem.message : String(problem), "error");
-        else if (running === mine) say("Stopped.");
+      } catch (error) {
+        if (!abort.signal.aborted) notify(errorMessage(error), "error");
+        else if (running === run) notify("Stopped.");
         return null;
       } finally {
-        if (running === mine) become(null);
+        if (running === run) setRunning(null);
       }
     },
   };
 }
 
 /**
- * The decoding that the state asks for, as the model has it where it says nothing.
+ * The decoding settings of the state, with the model's defaults for those that are not set.
  * @param {State} state
  * @param {ModelSummary} model
  * @returns {DecodingSettings}
  */
-export function decodingOf(state, model) {
-  const own = model.decoding;
+export function decodingSettings(state, model) {
+  const defaults = model.decoding;
   return {
     method: state.method,
-    beams: state.beams || own.beams,
-    longest: state.longest || own.longest,
-    temperature: state.temperature || own.temperature,
-    top_k: state.top_k || own.top_k,
-    top_p: state.top_p || own.top_p,
-    seed: state.seed || own.seed,
+    beam_size: state.beam_size || defaults.beam_size,
+    max_new_tokens: state.max_new_tokens || defaults.max_new_tokens,
+    temperature: state.temperature || defaults.temperature,
+    top_k: state.top_k || defaults.top_k,
+    top_p: state.top_p || defaults.top_p,
+    seed: state.seed || defaults.seed,
   };
 }

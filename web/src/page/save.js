@@ -1,22 +1,21 @@
 /**
- * What is seen, kept: a view as PNG or SVG, its numbers as CSV, the whole page as one HTML file, the trace as its own
- * file.
+ * Saving: a view as PNG or SVG, its numbers as CSV, the page as one HTML file, the trace as its own file.
  */
 
 /** @import { Exports } from "../contract" */
 
-import { sentence } from "../source/live.js";
-import { css, h } from "./dom.js";
+import { responseError } from "../source/live.js";
+import { cssVariable, h } from "./dom.js";
 
-/** Pixels of a PNG for each pixel of the page. */
-const SHARPNESS = 2;
+/** Pixels of a PNG per pixel of the page. */
+const PNG_SCALE = 2;
 
 /**
  * @param {string} name
- * @param {() => SVGSVGElement | string} make
+ * @param {() => SVGSVGElement | string} makeSvg
  */
-export function saveSvg(name, make) {
-  save(`${name}.svg`, new Blob([svgText(make())], { type: "image/svg+xml" }));
+export function saveSvg(name, makeSvg) {
+  download(`${name}.svg`, new Blob([serialize(makeSvg())], { type: "image/svg+xml" }));
 }
 
 /**
@@ -24,38 +23,38 @@ export function saveSvg(name, make) {
  * @param {Exports} exports
  */
 export async function savePng(name, exports) {
-  const canvas = exports.canvas?.() ?? (exports.svg === undefined ? null : await painted(svgText(exports.svg())));
+  const canvas = exports.canvas?.() ?? (exports.svg === undefined ? null : await rasterize(serialize(exports.svg())));
   const blob =
     canvas === null
       ? null
-      : await new Promise((/** @type {(blob: Blob | null) => void} */ done) => canvas.toBlob(done));
-  if (blob === null) throw new Error("This picture is too large to be saved as PNG. SVG has no such limit.");
-  save(`${name}.png`, blob);
+      : await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve));
+  if (blob === null) throw new Error("This image is too large to be saved as PNG. SVG has no such limit.");
+  download(`${name}.png`, blob);
 }
 
 /** @param {{ name: string, rows: (string | number)[][] }} table */
 export function saveCsv({ name, rows }) {
-  save(`${name}.csv`, new Blob([rows.map(csvLine).join("")], { type: "text/csv" }));
+  download(`${name}.csv`, new Blob([rows.map(csvLine).join("")], { type: "text/csv" }));
 }
 
 /**
- * A file that the server makes. What it cannot make it says why.
+ * A file that the server produces; an error with the server's reason if it cannot.
  * @param {string} path
  * @param {string} name
  */
-export async function saveFrom(path, name) {
-  let answer;
+export async function saveFromServer(path, name) {
+  let response;
   try {
-    answer = await fetch(path);
+    response = await fetch(path);
   } catch {
-    throw new Error("The server does not answer, so it cannot make this file now.");
+    throw new Error("The server is not responding, so it cannot produce this file now.");
   }
-  if (!answer.ok) throw new Error(await sentence(answer));
-  save(name, await answer.blob());
+  if (!response.ok) throw new Error(await responseError(response));
+  download(name, await response.blob());
 }
 
 /**
- * A line of a table, as spreadsheets read it (RFC 4180).
+ * A line of a table as spreadsheets read it (RFC 4180).
  * @param {(string | number)[]} row
  */
 export function csvLine(row) {
@@ -66,7 +65,7 @@ export function csvLine(row) {
 }
 
 /** @param {SVGSVGElement | string} svg */
-function svgText(svg) {
+function serialize(svg) {
   if (typeof svg === "string") return svg;
   const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
@@ -74,19 +73,19 @@ function svgText(svg) {
 }
 
 /**
- * @param {string} text
+ * @param {string} svg
  * @returns {Promise<HTMLCanvasElement>}
  */
-async function painted(text) {
+async function rasterize(svg) {
   const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
   await image.decode();
-  const canvas = h("canvas", { width: image.width * SHARPNESS, height: image.height * SHARPNESS });
-  const paint = canvas.getContext("2d");
-  if (paint === null) throw new Error("This browser cannot paint.");
-  paint.fillStyle = css("--paper");
-  paint.fillRect(0, 0, canvas.width, canvas.height);
-  paint.drawImage(image, 0, 0, canvas.width, canvas.height);
+  const canvas = h("canvas", { width: image.width * PNG_SCALE, height: image.height * PNG_SCALE });
+  const context = canvas.getContext("2d");
+  if (context === null) throw new Error("This browser cannot draw on a canvas.");
+  context.fillStyle = cssVariable("--paper");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
   return canvas;
 }
 
@@ -94,11 +93,11 @@ async function painted(text) {
  * @param {string} name
  * @param {Blob} blob
  */
-function save(name, blob) {
-  const address = URL.createObjectURL(blob);
-  const link = h("a", { href: address, download: name });
+function download(name, blob) {
+  const url = URL.createObjectURL(blob);
+  const link = h("a", { href: url, download: name });
   document.body.append(link);
   link.click();
   link.remove();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -1,42 +1,42 @@
 /**
- * The one store. Its state stands in the address behind the #, so that a link shows the same and going back works.
+ * The page's state. It is kept in the URL's hash, so that a link shows the same and the back button works.
  *
- * What a person would call another place (another view, trace, head …) makes an entry of the history; what is moved
- * along the way (a threshold, a pinned token) changes the entry that is there.
+ * Changes that feel like going somewhere else (another view, trace, head …) add an entry to the browser's history;
+ * small adjustments (a threshold, a pinned token) replace the current entry.
  */
 
 /** @import { State, Store } from "../contract" */
 
 /** @type {State} */
-export const START = {
-  view: "box",
+export const INITIAL_STATE = {
+  view: "playground",
   model: "",
   text: "",
   trace: "",
-  side: "encoder",
+  attention_type: "encoder",
   layer: 0,
   head: 0,
   heads: [],
   token: -1,
-  token_side: "query",
+  token_role: "query",
   step: 1,
   node: -1,
-  off: [],
-  off_how: "zero",
-  merged: false,
-  averaged: false,
-  special: true,
+  ablated_heads: [],
+  ablation: "zero",
+  merge_subwords: false,
+  average_heads: false,
+  show_special: true,
   threshold: 0.05,
   method: "beam",
-  beams: 0,
-  longest: 0,
+  beam_size: 0,
+  max_new_tokens: 0,
   temperature: 0,
   top_k: 0,
   top_p: 0,
   seed: 0,
   job: "",
-  words: 64,
-  numbers: 64,
+  length: 64,
+  width: 64,
   axis: "step",
   scale: "linear",
   smoothing: 0,
@@ -44,14 +44,22 @@ export const START = {
   theme: "auto",
 };
 
-/** Fields whose change is a step that going back takes back. */
-const PLACES = /** @type {(keyof State)[]} */ (["view", "model", "trace", "side", "layer", "head", "node"]);
+/** Fields whose change adds a history entry. */
+const NAVIGATION_FIELDS = /** @type {(keyof State)[]} */ ([
+  "view",
+  "model",
+  "trace",
+  "attention_type",
+  "layer",
+  "head",
+  "node",
+]);
 
-/** What a field may be, where not every word will do. */
+/** The values of fields that do not accept any text. */
 const CHOICES = /** @type {Partial<Record<keyof State, string[]>>} */ ({
-  side: ["encoder", "decoder", "cross"],
-  token_side: ["query", "key"],
-  off_how: ["zero", "mean"],
+  attention_type: ["encoder", "decoder", "cross"],
+  token_role: ["query", "key"],
+  ablation: ["zero", "mean"],
   method: ["beam", "greedy", "sample"],
   axis: ["step", "time"],
   scale: ["linear", "log"],
@@ -60,38 +68,37 @@ const CHOICES = /** @type {Partial<Record<keyof State, string[]>>} */ ({
 
 /**
  * @param {State} state
- * @param {State} [plain] what need not be said
+ * @param {State} [defaults] values that are left out
  * @returns {string} "#view=heads&layer=2"
  */
-export function address(state, plain = START) {
-  const words = new URLSearchParams();
+export function stateToHash(state, defaults = INITIAL_STATE) {
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    const usual = plain[/** @type {keyof State} */ (name)];
-    const written = Array.isArray(value) ? value.join(",") : String(value);
-    // How to search is always said: what is usual differs from model to model.
-    if (written !== String(usual) || name === "method") words.set(name, written);
+    const text = Array.isArray(value) ? value.join(",") : String(value);
+    // The decoding method is always included, because its default depends on the model.
+    if (text !== String(defaults[/** @type {keyof State} */ (name)]) || name === "method") parameters.set(name, text);
   }
-  return `#${words}`;
+  return `#${parameters}`;
 }
 
 /**
- * What an address says. Words that make no sense are left out, so that a bent link shows something.
+ * The state in a hash. Invalid values are ignored, so that a broken link still shows something.
  * @param {string} hash
- * @param {State} [plain]
+ * @param {State} [defaults]
  * @returns {State}
  */
-export function understand(hash, plain = START) {
-  const words = new URLSearchParams(hash.replace(/^#/, ""));
+export function hashToState(hash, defaults = INITIAL_STATE) {
+  const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   /** @type {Record<string, unknown>} */
-  const state = { ...plain };
-  for (const [name, usual] of Object.entries(plain)) {
-    const word = words.get(name);
-    if (word === null) continue;
+  const state = { ...defaults };
+  for (const [name, value] of Object.entries(defaults)) {
+    const text = parameters.get(name);
+    if (text === null) continue;
     const choices = CHOICES[/** @type {keyof State} */ (name)];
-    if (Array.isArray(usual)) state[name] = word === "" ? [] : word.split(",");
-    else if (typeof usual === "boolean") state[name] = word === "true";
-    else if (typeof usual === "number") state[name] = Number.isFinite(Number(word)) ? Number(word) : usual;
-    else if (choices === undefined || choices.includes(word)) state[name] = word;
+    if (Array.isArray(value)) state[name] = text === "" ? [] : text.split(",");
+    else if (typeof value === "boolean") state[name] = text === "true";
+    else if (typeof value === "number") state[name] = Number.isFinite(Number(text)) ? Number(text) : value;
+    else if (choices === undefined || choices.includes(text)) state[name] = text;
   }
   return /** @type {State} */ (/** @type {unknown} */ (state));
 }
@@ -100,38 +107,39 @@ export function understand(hash, plain = START) {
  * @param {Window} [page]
  * @returns {Store}
  */
-export function openStore(page = window) {
-  let state = understand(page.location.hash);
+export function createStore(page = window) {
+  let state = hashToState(page.location.hash);
   /** @type {Set<(state: State, before: State) => void>} */
   const listeners = new Set();
 
   /** @param {State} next */
-  function become(next) {
+  function setState(next) {
     const before = state;
     state = next;
-    for (const hear of [...listeners]) hear(state, before);
+    for (const listener of [...listeners]) listener(state, before);
   }
 
-  const follow = () => {
-    const next = understand(page.location.hash);
-    if (address(next) !== address(state)) become(next);
+  const onNavigation = () => {
+    const next = hashToState(page.location.hash);
+    if (stateToHash(next) !== stateToHash(state)) setState(next);
   };
-  page.addEventListener("popstate", follow);
-  page.addEventListener("hashchange", follow);
+  page.addEventListener("popstate", onNavigation);
+  page.addEventListener("hashchange", onNavigation);
 
   return {
     get: () => state,
     set(change) {
       const next = { ...state, ...change };
-      if (address(next) === address(state)) return;
-      const moved = PLACES.some((name) => next[name] !== state[name]);
-      // The first trace of a place is the place itself, not a step away from it.
-      write(page, address(next), moved && !(state.trace === "" && next.trace !== "" && next.view === state.view));
-      become(next);
+      if (stateToHash(next) === stateToHash(state)) return;
+      const navigates = NAVIGATION_FIELDS.some((name) => next[name] !== state[name]);
+      // The first trace of a view completes the current entry rather than adding one.
+      const isFirstTrace = state.trace === "" && next.trace !== "" && next.view === state.view;
+      writeHash(page, stateToHash(next), navigates && !isFirstTrace);
+      setState(next);
     },
-    listen(hear) {
-      listeners.add(hear);
-      return () => listeners.delete(hear);
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
     },
   };
 }
@@ -139,13 +147,13 @@ export function openStore(page = window) {
 /**
  * @param {Window} page
  * @param {string} hash
- * @param {boolean} step whether going back leads to what was before
+ * @param {boolean} addEntry whether the back button returns to the state before
  */
-function write(page, hash, step) {
+function writeHash(page, hash, addEntry) {
   try {
-    if (step) page.history.pushState(null, "", hash);
+    if (addEntry) page.history.pushState(null, "", hash);
     else page.history.replaceState(null, "", hash);
   } catch {
-    // A page inside a notebook's frame has no address of its own. Then the state is only kept here.
+    // A page in a notebook's frame has no URL of its own; the state is kept in memory only.
   }
 }

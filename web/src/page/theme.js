@@ -1,27 +1,27 @@
 /**
- * Light or dark: as the system has it, or as a person chose. The theme that is shown stands at <html data-theme>.
+ * The light or dark theme: the system's, or the user's choice. The current theme is in <html data-theme>.
  */
 
 /** @import { State } from "../contract" */
 
-import { recall, remember } from "./memory.js";
+import { readSetting, saveSetting } from "./local_storage.js";
 
-const night = matchMedia("(prefers-color-scheme: dark)");
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
 
-/** @param {State["theme"]} chosen */
-export function dress(chosen) {
-  const shown = chosen === "auto" ? (night.matches ? "dark" : "light") : chosen;
-  document.documentElement.dataset.theme = shown;
-  remember("theme", chosen);
+/** @param {State["theme"]} choice */
+export function applyTheme(choice) {
+  const theme = choice === "auto" ? (systemDark.matches ? "dark" : "light") : choice;
+  document.documentElement.dataset.theme = theme;
+  saveSetting("theme", choice);
 }
 
-/** @returns {State["theme"]} what was chosen at the last visit */
-export function usualTheme() {
-  const chosen = recall("theme");
-  return chosen === "light" || chosen === "dark" ? chosen : "auto";
+/** @returns {State["theme"]} the choice of the last visit */
+export function savedTheme() {
+  const choice = readSetting("theme");
+  return choice === "light" || choice === "dark" ? choice : "auto";
 }
 
-/** @param {() => void} hear */
-export function onNightfall(hear) {
-  night.addEventListener("change", hear);
+/** @param {() => void} listener */
+export function onSystemThemeChange(listener) {
+  systemDark.addEventListener("change", listener);
 }

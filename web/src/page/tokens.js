@@ -1,25 +1,25 @@
 /**
- * Tokens as people see them, and attention between groups of them: words in place of sub-words, special tokens left out,
- * neighbours in blocks where a text is too long to be seen token by token.
+ * Displaying tokens, and aggregating attention over groups of them: words instead of subwords, without special tokens,
+ * or blocks of neighbors where a text is too long for single tokens.
  */
 
-/** @import { Matrix, Side, Token, Trace } from "../contract" */
+/** @import { AttentionType, Matrix, Token, Trace } from "../contract" */
 
 /**
- * @typedef {object} Group one row or column of what is shown
+ * @typedef {object} TokenGroup one displayed row or column
  * @property {string} label
- * @property {number[]} tokens the positions behind it
+ * @property {number[]} tokens the positions of its tokens
  * @property {boolean} special
  */
 
-/** What was never written: the step after the last. Its row is computed, but shown nowhere. @type {Token} */
-const NOTHING = { id: -1, piece: "…", text: "…", word: -1, special: true };
+/** The step after the last token: its attention is computed, but never displayed. @type {Token} */
+const NO_TOKEN = { id: -1, piece: "…", text: "…", word: -1, special: true };
 
 /**
- * A token's letters; a sign for what has none.
+ * The displayed text of a token; a symbol for whitespace.
  * @param {Token} token
  */
-export function label(token) {
+export function tokenLabel(token) {
   if (token.special) return token.piece;
   const text = token.text.trim();
   if (text !== "") return text;
@@ -27,80 +27,80 @@ export function label(token) {
 }
 
 /**
- * The tokens that are rows and those that are columns of an attention.
+ * The tokens of an attention matrix's rows (queries) and columns (keys).
  *
- * In cross-attention a row is a step of writing: it is named after the token that the step wrote, not after the one
- * before it, from which it was computed.
+ * In cross-attention, a row is a decoding step. It is labeled with the token that the step generated, not with the one
+ * before it, which is the decoder's input.
  * @param {Trace} trace
- * @param {Side} side
+ * @param {AttentionType} type
  * @returns {{ queries: Token[], keys: Token[] }}
  */
-export function ends(trace, side) {
-  const shape = trace.arrays.find((array) => array.name === `attention/${side}`)?.shape ?? [0, 0, 0, 0];
+export function queriesAndKeys(trace, type) {
+  const shape = trace.arrays.find((array) => array.name === `attention/${type}`)?.shape ?? [0, 0, 0, 0];
   const [rows, columns] = [shape[2], shape[3]];
-  if (side === "encoder") return { queries: trace.source.slice(0, rows), keys: trace.source.slice(0, columns) };
-  if (side === "decoder") return { queries: trace.target.slice(0, rows), keys: trace.target.slice(0, columns) };
-  const written = trace.target.slice(1, rows + 1);
-  if (written.length < rows) written.push(NOTHING);
-  return { queries: written, keys: trace.source.slice(0, columns) };
+  if (type === "encoder") return { queries: trace.source.slice(0, rows), keys: trace.source.slice(0, columns) };
+  if (type === "decoder") return { queries: trace.target.slice(0, rows), keys: trace.target.slice(0, columns) };
+  const generated = trace.target.slice(1, rows + 1);
+  if (generated.length < rows) generated.push(NO_TOKEN);
+  return { queries: generated, keys: trace.source.slice(0, columns) };
 }
 
 /**
  * @param {Token[]} tokens
- * @param {{ merged: boolean, special: boolean }} shown whether sub-words stand together, whether special tokens are there
- * @returns {Group[]}
+ * @param {{ merge_subwords: boolean, show_special: boolean }} options
+ * @returns {TokenGroup[]}
  */
-export function groups(tokens, shown) {
-  /** @type {Group[]} */
-  const made = [];
+export function groupTokens(tokens, options) {
+  /** @type {TokenGroup[]} */
+  const groups = [];
   tokens.forEach((token, position) => {
-    if (token === NOTHING || (token.special && !shown.special)) return;
-    const before = made.at(-1);
-    const open = shown.merged && before !== undefined && !token.special && token.word >= 0;
-    if (open && before.tokens.at(-1) === position - 1 && tokens[position - 1].word === token.word) {
-      before.tokens.push(position);
-      before.label += label(token);
-    } else made.push({ label: label(token), tokens: [position], special: token.special });
+    if (token === NO_TOKEN || (token.special && !options.show_special)) return;
+    const last = groups.at(-1);
+    const mergeable = options.merge_subwords && last !== undefined && !token.special && token.word >= 0;
+    if (mergeable && last.tokens.at(-1) === position - 1 && tokens[position - 1].word === token.word) {
+      last.tokens.push(position);
+      last.label += tokenLabel(token);
+    } else groups.push({ label: tokenLabel(token), tokens: [position], special: token.special });
   });
-  return made;
+  return groups;
 }
 
 /**
- * Neighbours together, as a pooled matrix has them.
+ * Blocks of neighboring tokens, as in a max-pooled matrix.
  * @param {Token[]} tokens
- * @param {number} by
- * @returns {Group[]}
+ * @param {number} size
+ * @returns {TokenGroup[]}
  */
-export function bundles(tokens, by) {
-  return Array.from({ length: Math.ceil(tokens.length / by) }, (_, number) => {
-    const inside = tokens.slice(number * by, (number + 1) * by);
+export function groupNeighbors(tokens, size) {
+  return Array.from({ length: Math.ceil(tokens.length / size) }, (_, index) => {
+    const block = tokens.slice(index * size, (index + 1) * size);
     return {
-      label: inside.length === 1 ? label(inside[0]) : `${label(inside[0])}…`,
-      tokens: inside.map((_token, place) => number * by + place),
-      special: inside.every((token) => token.special),
+      label: block.length === 1 ? tokenLabel(block[0]) : `${tokenLabel(block[0])}…`,
+      tokens: block.map((_token, offset) => index * size + offset),
+      special: block.every((token) => token.special),
     };
   });
 }
 
 /**
- * Attention between groups: what a group is looked at is the sum over its tokens, and how it looks is their mean. So
- * each row still adds up to what it did.
+ * Attention between groups: the sum over the keys of a group, averaged over the queries of a group. So the sum of each
+ * row stays the same.
  * @param {Matrix} matrix
- * @param {Group[]} rows
- * @param {Group[]} columns
+ * @param {TokenGroup[]} rows
+ * @param {TokenGroup[]} columns
  * @returns {Matrix}
  */
-export function folded(matrix, rows, columns) {
-  const whole = rows.length === matrix.rows && columns.length === matrix.columns; // then each group is one token
-  if (whole) return matrix;
+export function aggregate(matrix, rows, columns) {
+  const isTokenLevel = rows.length === matrix.rows && columns.length === matrix.columns;
+  if (isTokenLevel) return matrix;
   const values = new Float32Array(rows.length * columns.length);
-  rows.forEach((row, down) => {
-    columns.forEach((column, across) => {
+  rows.forEach((row, rowIndex) => {
+    columns.forEach((column, columnIndex) => {
       let sum = 0;
       for (const query of row.tokens) {
         for (const key of column.tokens) sum += matrix.values[query * matrix.columns + key];
       }
-      values[down * columns.length + across] = sum / row.tokens.length;
+      values[rowIndex * columns.length + columnIndex] = sum / row.tokens.length;
     });
   });
   return { rows: rows.length, columns: columns.length, pooled: 1, values };

@@ -1,65 +1,66 @@
 /**
- * One tooltip for the whole page. It comes on hover and on focus, stays while the mouse is on it, and goes on Escape.
+ * The page's single tooltip. It opens on hover and focus, stays while the mouse is over it, and closes on Escape.
  */
 
-import { h, put, unique } from "./dom.js";
+import { h, setChildren, uniqueId } from "./dom.js";
 
 /** @typedef {() => import("./dom.js").Child[]} Content */
 
-const bubble = h("div", { class: "tooltip", role: "tooltip", id: unique("tooltip"), hidden: true });
+/** Milliseconds between leaving the element and closing. */
+const DELAY = 180;
+
+const tooltip = h("div", { class: "tooltip", role: "tooltip", id: uniqueId("tooltip"), hidden: true });
 /** @type {Element | null} */
 let owner = null;
-let leaving = 0;
+let closing = 0;
 
 /**
  * @param {HTMLElement | SVGElement} element
- * @param {Content} content asked each time it is shown
+ * @param {Content} content computed each time the tooltip opens
  */
-export function tip(element, content) {
-  const come = () => open(element, content);
-  element.addEventListener("mouseenter", come);
-  element.addEventListener("focus", come);
-  element.addEventListener("mouseleave", later);
-  element.addEventListener("blur", closeTip);
+export function addTooltip(element, content) {
+  const open = () => showTooltip(element, content);
+  element.addEventListener("mouseenter", open);
+  element.addEventListener("focus", open);
+  element.addEventListener("mouseleave", hideLater);
+  element.addEventListener("blur", hideTooltip);
 }
 
-/**
- * Show it beside an element, or at a place on the screen.
- * @param {HTMLElement | SVGElement} element
- * @param {Content} content
- * @param {{ x: number, y: number }} [at]
- */
-export function open(element, content, at) {
-  clearTimeout(leaving);
-  if (!bubble.isConnected) {
-    document.body.append(bubble);
-    bubble.addEventListener("mouseenter", () => clearTimeout(leaving));
-    bubble.addEventListener("mouseleave", later);
-    document.addEventListener("keydown", (event) => event.key === "Escape" && closeTip());
-    document.addEventListener("scroll", closeTip, { capture: true, passive: true });
-  }
-  if (owner !== null && owner !== element) owner.removeAttribute("aria-describedby");
-  owner = element;
-  put(bubble, content());
-  bubble.hidden = false;
-  element.setAttribute("aria-describedby", bubble.id);
-  const box = at === undefined ? element.getBoundingClientRect() : new DOMRect(at.x, at.y, 0, 0);
-  const { width, height } = bubble.getBoundingClientRect();
-  const left = Math.max(8, Math.min(innerWidth - width - 8, box.left + box.width / 2 - width / 2));
-  const below = box.bottom + 8;
-  const top = below + height > innerHeight - 8 ? Math.max(8, box.top - height - 8) : below;
-  bubble.style.left = `${left}px`;
-  bubble.style.top = `${top}px`;
-}
-
-export function closeTip() {
-  clearTimeout(leaving);
-  bubble.hidden = true;
+export function hideTooltip() {
+  clearTimeout(closing);
+  tooltip.hidden = true;
   owner?.removeAttribute("aria-describedby");
   owner = null;
 }
 
-function later() {
-  clearTimeout(leaving);
-  leaving = setTimeout(closeTip, 180);
+/**
+ * @param {HTMLElement | SVGElement} element
+ * @param {Content} content
+ */
+function showTooltip(element, content) {
+  clearTimeout(closing);
+  if (!tooltip.isConnected) {
+    document.body.append(tooltip);
+    tooltip.addEventListener("mouseenter", () => clearTimeout(closing));
+    tooltip.addEventListener("mouseleave", hideLater);
+    document.addEventListener("keydown", (event) => event.key === "Escape" && hideTooltip());
+    document.addEventListener("scroll", hideTooltip, { capture: true, passive: true });
+  }
+  if (owner !== null && owner !== element) owner.removeAttribute("aria-describedby");
+  owner = element;
+  setChildren(tooltip, content());
+  tooltip.hidden = false;
+  element.setAttribute("aria-describedby", tooltip.id);
+  const box = element.getBoundingClientRect();
+  const { width, height } = tooltip.getBoundingClientRect();
+  const left = Math.max(8, Math.min(innerWidth - width - 8, box.left + box.width / 2 - width / 2));
+  const below = box.bottom + 8;
+  const top = below + height > innerHeight - 8 ? Math.max(8, box.top - height - 8) : below;
+  tooltip.style.left = `${left}px`;
+  tooltip.style.top = `${top}px`;
+}
+
+function hideLater() {
+  clearTimeout(closing);
+  closing = setTimeout(hideTooltip, DELAY);
 }

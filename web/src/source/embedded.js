@@ -1,22 +1,22 @@
 /**
- * Data that a standalone file carries with it. It answers as a server would; what needs the model itself is refused with
- * a sentence that says what to do.
+ * The data source of a standalone file. It answers like a server from the embedded data; requests that need the model
+ * are rejected with an error that tells what to do.
  */
 
-/** @import { Embedded, Matrix, Side, Source } from "../contract" */
+/** @import { AttentionType, Embedded, Matrix, Source } from "../contract" */
 
-import { readBase64, widen } from "./half.js";
-import { LARGEST, blocks, pooled } from "./pool.js";
+import { decodeBase64, decodeFloat16 } from "./float16.js";
+import { MAX_UNPOOLED, maxPool, poolSize } from "./max_pool.js";
 
-/** How the trace of a file is called in the address. */
-export const ONLY = "file";
+/** The id of the file's only trace. */
+export const EMBEDDED_TRACE = "file";
 
 /**
- * What stands in the file's element #embedded, or null for a page that a server sends.
+ * The content of the file's element #embedded, or null for a page that a server sent.
  * @param {Document} page
  * @returns {Embedded | null}
  */
-export function carried(page) {
+export function readEmbedded(page) {
   const text = page.getElementById("embedded")?.textContent?.trim() ?? "";
   return text === "" ? null : JSON.parse(text);
 }
@@ -26,88 +26,93 @@ export function carried(page) {
  * @returns {Source}
  */
 export function embeddedSource(file) {
-  const trace = { ...file.trace, id: ONLY };
+  const trace = { ...file.trace, id: EMBEDDED_TRACE };
   const name = trace.model.name;
   /** @type {Map<string, Uint16Array>} */
-  const arrays = new Map();
+  const decoded = new Map();
 
-  /** @param {string} what */
-  const refuse = (what) =>
-    Promise.reject(new Error(`${what} needs the model itself, and this page is a file. Run: regard look ${name}`));
+  /** @param {string} action */
+  const reject = (action) =>
+    Promise.reject(
+      new Error(`${action} needs the model, but this page is a standalone file. Run: regard look ${name}`),
+    );
 
-  /** @param {Side} side */
-  function facts(side) {
-    const found = trace.arrays.find((array) => array.name === `attention/${side}`);
-    const text = file.arrays[`attention/${side}`];
-    if (found === undefined || text === undefined) throw new Error(`This file has no attention of the ${side}.`);
-    let bits = arrays.get(side);
-    if (bits === undefined) arrays.set(side, (bits = readBase64(text)));
-    const [layers, heads, rows, columns] = found.shape;
+  /** @param {AttentionType} type */
+  function attentionArray(type) {
+    const spec = trace.arrays.find((array) => array.name === `attention/${type}`);
+    const text = file.arrays[`attention/${type}`];
+    if (spec === undefined || text === undefined) throw new Error(`This file has no ${type} attention.`);
+    let bits = decoded.get(type);
+    if (bits === undefined) decoded.set(type, (bits = decodeBase64(text)));
+    const [layers, heads, rows, columns] = spec.shape;
     return { layers, heads, rows, columns, bits };
   }
 
   /**
-   * @param {Side} side
+   * @param {AttentionType} type
    * @param {number} layer
    * @param {number | "mean"} head
    * @returns {Matrix}
    */
-  function whole(side, layer, head) {
-    const { heads, rows, columns, bits } = facts(side);
-    const each = rows * columns;
-    /** @param {number} number */
-    const one = (number) => {
-      const first = (layer * heads + number) * each;
-      return widen(bits.subarray(first, first + each));
+  function fullMatrix(type, layer, head) {
+    const { heads, rows, columns, bits } = attentionArray(type);
+    const size = rows * columns;
+    /** @param {number} index */
+    const headValues = (index) => {
+      const first = (layer * heads + index) * size;
+      return decodeFloat16(bits.subarray(first, first + size));
     };
-    if (head !== "mean") return { rows, columns, pooled: 1, values: one(head) };
-    const sum = one(0);
-    for (let number = 1; number < heads; number++) one(number).forEach((value, place) => (sum[place] += value));
+    if (head !== "mean") return { rows, columns, pooled: 1, values: headValues(head) };
+    const sum = headValues(0);
+    for (let index = 1; index < heads; index++) headValues(index).forEach((value, cell) => (sum[cell] += value));
     return { rows, columns, pooled: 1, values: sum.map((value) => value / heads) };
   }
 
   return {
     live: false,
     models: async () => [trace.model],
-    parts: async () => file.parts,
-    run: () => refuse("Running another text"),
+    diagram: async () => file.diagram,
+    run: () => reject("Running another text"),
     trace: async (id) => {
-      if (id !== ONLY) throw new Error("This file holds one trace, and the address asks for another.");
+      if (id !== EMBEDDED_TRACE) throw new Error("This file contains a single trace, and the address names another.");
       return trace;
     },
-    async matrix(_, side, layer, head, pool) {
-      const matrix = whole(side, layer, head);
-      return pooled(matrix, pool ?? blocks(matrix.rows, matrix.columns, LARGEST));
+    async matrix(_, type, layer, head, pool) {
+      const matrix = fullMatrix(type, layer, head);
+      return maxPool(matrix, pool ?? poolSize(matrix.rows, matrix.columns, MAX_UNPOOLED));
     },
-    async row(_, side, layer, head, query) {
-      const { rows, columns, values } = whole(side, layer, head);
-      if (query < 0 || query >= rows) throw new Error(`There is no token ${query} here.`);
+    async row(_, type, layer, head, query) {
+      const { rows, columns, values } = fullMatrix(type, layer, head);
+      if (query < 0 || query >= rows) throw new Error(`There is no token ${query}.`);
       return { rows: 1, columns, pooled: 1, values: values.slice(query * columns, (query + 1) * columns) };
     },
-    async thumbnails(_, side, layer, size) {
-      const { heads, rows, columns } = facts(side);
-      const by = blocks(rows, columns, size);
-      return Array.from({ length: heads }, (_each, head) => pooled(whole(side, layer, head), by));
+    async thumbnails(_, type, layer, size) {
+      const { heads, rows, columns } = attentionArray(type);
+      const pool = poolSize(rows, columns, size);
+      return Array.from({ length: heads }, (_each, head) => maxPool(fullMatrix(type, layer, head), pool));
     },
-    async node(_, number) {
-      const found = file.nodes.find((node) => node.node === number);
-      return found ?? refuse("Opening this one");
+    async node(_, id) {
+      const found = file.nodes.find((node) => node.node === id);
+      return found ?? reject("Computing this node");
     },
-    async cell(_, request) {
-      const same = file.cells.find(
-        ({ request: { side, layer, head, query } }) =>
-          side === request.side && layer === request.layer && head === request.head && query === request.query,
+    async cell(_, wanted) {
+      const found = file.cells.find(
+        ({ request }) =>
+          request.attention_type === wanted.attention_type &&
+          request.layer === wanted.layer &&
+          request.head === wanted.head &&
+          request.query === wanted.query,
       );
-      return same ?? refuse("Opening this cell");
+      return found ?? reject("Computing this attention row");
     },
-    worth: () => refuse("Measuring what heads are worth"),
-    job: () => refuse("Measuring what heads are worth"),
-    stop: async () => undefined,
+    measureHeads: () => reject("Measuring head importance"),
+    job: () => reject("Measuring head importance"),
+    stopJob: async () => undefined,
     async positions(length, width) {
       const found = (file.positions ?? []).find((each) => each.length === length && each.width === width);
-      return found ?? refuse("Computing positions of another size");
+      return found ?? reject("Computing encodings of another size");
     },
     runs: async () => [],
-    runLines: () => refuse("Following a run"),
+    runMetrics: () => reject("Reading a run’s metrics"),
   };
 }

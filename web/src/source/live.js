@@ -1,230 +1,232 @@
 /**
- * Data from a server: JSON for what is said, 16-bit numbers for what is measured, a stream of lines while a model writes.
+ * The data source of a running server: JSON for metadata, float16 for tensors, and a stream of JSON lines during a run.
  *
- * A server may go away. Each request then fails with a sentence, `hear` is told, and it is asked again every few seconds
- * until it answers; what was fetched before is kept and goes on working.
+ * The server may become unreachable. Then each request fails with an error, `onReachable` is called, and the server is
+ * polled every few seconds until it responds; what was loaded before stays available.
  */
 
-/** @import { Source, Matrix, RunEvent, Side } from "../contract" */
+/** @import { AttentionType, Matrix, RunEvent, Source } from "../contract" */
 
-import { readHalves } from "./half.js";
-import { blocks } from "./pool.js";
+import { decodeFloat16Buffer } from "./float16.js";
+import { poolSize } from "./max_pool.js";
 
-const AWAY = "The server does not answer. What is already here goes on working.";
-/** Bytes of matrices that are kept. */
-const ROOM = 192 * 2 ** 20;
-/** Milliseconds between questions whether the server is there. */
-const ASK = 2500;
+const UNREACHABLE = "The server is not responding. What is already loaded keeps working.";
+/** Bytes of cached matrices. */
+const CACHE_BYTES = 192 * 2 ** 20;
+/** Milliseconds between polls. */
+const POLL_INTERVAL = 2500;
 
 /**
- * @param {(there: boolean) => void} hear whether the server answers
- * @param {string} [base] where it is
+ * @param {(reachable: boolean) => void} onReachable called when the server becomes reachable or unreachable
+ * @param {string} [base] the server's URL
  * @returns {Source}
  */
-export function liveSource(hear, base = "") {
-  let there = true;
-  const kept = keep(ROOM);
+export function liveSource(onReachable, base = "") {
+  let reachable = true;
+  const matrixCache = createMatrixCache(CACHE_BYTES);
   /** @type {Map<string, Promise<any>>} */
-  const said = new Map();
+  const jsonCache = new Map();
 
-  /** @param {boolean} now */
-  function found(now) {
-    if (now === there) return;
-    there = now;
-    if (now) said.clear(); // another server may have come back
-    hear(now);
+  /** @param {boolean} current */
+  function setReachable(current) {
+    if (current === reachable) return;
+    reachable = current;
+    if (current) jsonCache.clear(); // the server may have been restarted
+    onReachable(current);
   }
 
   /**
    * @param {string} path
-   * @param {RequestInit} [how]
+   * @param {RequestInit} [options]
    */
-  async function ask(path, how) {
-    let answer;
+  async function request(path, options) {
+    let response;
     try {
-      answer = await fetch(`${base}api/${path}`, how);
-    } catch (problem) {
-      if (how?.signal?.aborted) throw problem;
-      found(false);
-      throw new Error(AWAY);
+      response = await fetch(`${base}api/${path}`, options);
+    } catch (error) {
+      if (options?.signal?.aborted) throw error;
+      setReachable(false);
+      throw new Error(UNREACHABLE);
     }
-    found(true);
-    if (!answer.ok) throw new Error(await sentence(answer));
-    return answer;
+    setReachable(true);
+    if (!response.ok) throw new Error(await responseError(response));
+    return response;
   }
 
-  /** @type {(path: string, how?: RequestInit) => Promise<any>} */
-  const json = async (path, how) => (await ask(path, how)).json();
+  /** @type {(path: string, options?: RequestInit) => Promise<any>} */
+  const getJson = async (path, options) => (await request(path, options)).json();
 
-  /** @type {(path: string, body: unknown, stop?: AbortSignal) => RequestInit} */
-  const posted = (_, body, stop) => ({
+  /** @type {(body: unknown, signal?: AbortSignal) => RequestInit} */
+  const postOptions = (body, signal) => ({
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
-    signal: stop,
+    signal,
   });
-  /** @type {(path: string, body: unknown, stop?: AbortSignal) => Promise<any>} */
-  const post = (path, body, stop) => json(path, posted(path, body, stop));
+  /** @type {(path: string, body: unknown) => Promise<any>} */
+  const postJson = (path, body) => getJson(path, postOptions(body));
 
   /** @type {(path: string) => Promise<any>} */
-  const once = (path) => {
-    const before = said.get(path);
-    if (before !== undefined) return before;
-    const asked = json(path);
-    said.set(path, asked);
-    asked.catch(() => said.delete(path));
-    return asked;
+  const getCachedJson = (path) => {
+    const cached = jsonCache.get(path);
+    if (cached !== undefined) return cached;
+    const response = getJson(path);
+    jsonCache.set(path, response);
+    response.catch(() => jsonCache.delete(path));
+    return response;
   };
 
   /**
    * @param {string} path
    * @returns {Promise<Matrix[]>}
    */
-  async function weights(path) {
-    const answer = await ask(path);
-    const rows = Number(answer.headers.get("X-Rows"));
-    const columns = Number(answer.headers.get("X-Columns"));
-    const by = Number(answer.headers.get("X-Pooled") ?? 1);
-    const values = readHalves(await answer.arrayBuffer());
-    const each = rows * columns;
-    const count = each === 0 ? 0 : Math.round(values.length / each);
-    return Array.from({ length: count }, (_, number) => ({
+  async function getMatrices(path) {
+    const response = await request(path);
+    const rows = Number(response.headers.get("X-Rows"));
+    const columns = Number(response.headers.get("X-Columns"));
+    const pooled = Number(response.headers.get("X-Pooled") ?? 1);
+    const values = decodeFloat16Buffer(await response.arrayBuffer());
+    const size = rows * columns;
+    const count = size === 0 ? 0 : Math.round(values.length / size);
+    return Array.from({ length: count }, (_, index) => ({
       rows,
       columns,
-      pooled: by,
-      values: values.subarray(number * each, (number + 1) * each),
+      pooled,
+      values: values.subarray(index * size, (index + 1) * size),
     }));
   }
 
-  /** @type {(trace: string, side: Side, rest: string) => string} */
-  const place = (trace, side, rest) => `traces/${encodeURIComponent(trace)}/attention/${side}/${rest}`;
+  /** @type {(path: string) => Promise<Matrix[]>} */
+  const getCachedMatrices = (path) => matrixCache(path, () => getMatrices(path));
 
-  /** @type {(trace: string, side: Side) => Promise<[number, number]>} */
-  const size = async (trace, side) => {
-    const shape = (await once(`traces/${encodeURIComponent(trace)}`)).arrays.find(
-      (/** @type {{ name: string }} */ array) => array.name === `attention/${side}`,
+  /** @type {(trace: string, type: AttentionType, rest: string) => string} */
+  const attentionPath = (trace, type, rest) => `traces/${encodeURIComponent(trace)}/attention/${type}/${rest}`;
+
+  /** @type {(trace: string, type: AttentionType) => Promise<[number, number]>} */
+  const attentionSize = async (trace, type) => {
+    const shape = (await getCachedJson(`traces/${encodeURIComponent(trace)}`)).arrays.find(
+      (/** @type {{ name: string }} */ array) => array.name === `attention/${type}`,
     )?.shape;
-    if (shape === undefined) throw new Error(`This trace has no attention of the ${side}.`);
+    if (shape === undefined) throw new Error(`This trace has no ${type} attention.`);
     return [shape[2], shape[3]];
   };
 
   setInterval(() => {
-    if (document.visibilityState === "visible" || !there) json("models").catch(() => undefined);
-  }, ASK);
+    if (document.visibilityState === "visible" || !reachable) getJson("models").catch(() => undefined);
+  }, POLL_INTERVAL);
 
   return {
     live: true,
-    models: () => json("models"),
-    parts: (model) => once(`models/${encodeURIComponent(model)}/parts`),
-    async run(model, request, hearEvent, stop) {
-      const path = `models/${encodeURIComponent(model)}/traces`;
-      const answer = await ask(path, posted(path, request, stop));
+    models: () => getJson("models"),
+    diagram: (model) => getCachedJson(`models/${encodeURIComponent(model)}/diagram`),
+    async run(model, runRequest, onEvent, signal) {
+      const response = await request(`models/${encodeURIComponent(model)}/traces`, postOptions(runRequest, signal));
       let trace = "";
-      for await (const event of lines(answer, () => found(false))) {
-        hearEvent(event);
-        if (event.event === "failed") throw new Error(event.reason);
+      for await (const event of readEvents(response, () => setReachable(false))) {
+        onEvent(event);
+        if (event.event === "failed") throw new Error(event.error);
         if (event.event === "done") trace = event.trace;
       }
-      if (trace === "") throw new Error("The server stopped in the middle of the answer. Please run it again.");
+      if (trace === "") throw new Error("The server stopped before the run was complete. Please run it again.");
       return trace;
     },
-    trace: (id) => once(`traces/${encodeURIComponent(id)}`),
-    matrix(trace, side, layer, head, pool) {
-      const asked = pool === undefined ? "" : `?pool=${pool}`;
-      const path = place(trace, side, `${layer}/${head}${asked}`);
-      return kept(path, () => weights(path)).then(([only]) => only);
+    trace: (id) => getCachedJson(`traces/${encodeURIComponent(id)}`),
+    async matrix(trace, type, layer, head, pool) {
+      const query = pool === undefined ? "" : `?pool=${pool}`;
+      const [matrix] = await getCachedMatrices(attentionPath(trace, type, `${layer}/${head}${query}`));
+      return matrix;
     },
-    row(trace, side, layer, head, query) {
-      const path = place(trace, side, `${layer}/${head}?row=${query}`);
-      return kept(path, () => weights(path)).then(([only]) => only);
+    async row(trace, type, layer, head, query) {
+      const [matrix] = await getCachedMatrices(attentionPath(trace, type, `${layer}/${head}?row=${query}`));
+      return matrix;
     },
-    async thumbnails(trace, side, layer, largest) {
-      const path = place(trace, side, `${layer}/all?pool=${blocks(...(await size(trace, side)), largest)}`);
-      return kept(path, () => weights(path));
+    async thumbnails(trace, type, layer, maxSize) {
+      const pool = poolSize(...(await attentionSize(trace, type)), maxSize);
+      return getCachedMatrices(attentionPath(trace, type, `${layer}/all?pool=${pool}`));
     },
-    node: (trace, node) => post(`traces/${encodeURIComponent(trace)}/nodes/${node}`, {}),
-    cell: (trace, request) => post(`traces/${encodeURIComponent(trace)}/cell`, request),
-    worth: (model, request) => post(`models/${encodeURIComponent(model)}/worth`, request),
-    job: (id) => json(`jobs/${encodeURIComponent(id)}`),
-    stop: async (id) => {
-      await ask(`jobs/${encodeURIComponent(id)}`, { method: "DELETE" });
+    node: (trace, node) => postJson(`traces/${encodeURIComponent(trace)}/nodes/${node}`, {}),
+    cell: (trace, cellRequest) => postJson(`traces/${encodeURIComponent(trace)}/cell`, cellRequest),
+    measureHeads: (model, jobRequest) => postJson(`models/${encodeURIComponent(model)}/head-importance`, jobRequest),
+    job: (id) => getJson(`jobs/${encodeURIComponent(id)}`),
+    stopJob: async (id) => {
+      await request(`jobs/${encodeURIComponent(id)}`, { method: "DELETE" });
     },
-    positions: (length, width) => once(`positions?length=${length}&width=${width}`),
-    runs: () => json("runs"),
-    runLines: (id, after) => json(`runs/${encodeURIComponent(id)}?after=${after}`),
+    positions: (length, width) => getCachedJson(`positions?length=${length}&width=${width}`),
+    runs: () => getJson("runs"),
+    runMetrics: (id, after) => getJson(`runs/${encodeURIComponent(id)}?after=${after}`),
   };
 }
 
 /**
- * What the server said is wrong.
- * @param {Response} answer
+ * The message of an error response.
+ * @param {Response} response
  */
-export async function sentence(answer) {
+export async function responseError(response) {
   try {
-    const problem = await answer.json();
-    if (typeof problem.detail === "string") return problem.detail;
+    const error = await response.json();
+    if (typeof error.detail === "string") return error.detail;
   } catch {
-    // Not the server's own words: the number has to do.
+    // Not one of the server's own messages.
   }
-  return `The server answered with ${answer.status} and gave no reason.`;
+  return `The server responded with status ${response.status} and no message.`;
 }
 
 /**
- * @param {Response} answer
- * @param {() => void} lost
+ * @param {Response} response
+ * @param {() => void} onLost
  * @returns {AsyncGenerator<RunEvent>}
  */
-async function* lines(answer, lost) {
-  if (answer.body === null) return;
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+async function* readEvents(response, onLost) {
+  if (response.body === null) return;
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
   for (;;) {
-    let part;
+    let chunk;
     try {
-      part = await reader.read();
-    } catch (problem) {
-      if (problem instanceof DOMException && problem.name === "AbortError") throw problem;
-      lost();
-      throw new Error(AWAY);
+      chunk = await reader.read();
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") throw error;
+      onLost();
+      throw new Error(UNREACHABLE);
     }
-    rest += part.value ?? "";
-    const whole = rest.split("\n");
-    rest = part.done ? "" : (whole.pop() ?? "");
-    for (const line of whole) if (line.trim() !== "") yield JSON.parse(line);
-    if (part.done) return;
+    buffer += chunk.value ?? "";
+    const lines = buffer.split("\n");
+    buffer = chunk.done ? "" : (lines.pop() ?? "");
+    for (const line of lines) if (line.trim() !== "") yield JSON.parse(line);
+    if (chunk.done) return;
   }
 }
 
 /**
- * A memory of matrices that forgets those unused for longest when it is full.
- * @param {number} room bytes
- * @returns {(name: string, make: () => Promise<Matrix[]>) => Promise<Matrix[]>}
+ * An LRU cache of matrices.
+ * @param {number} maxBytes
+ * @returns {(key: string, load: () => Promise<Matrix[]>) => Promise<Matrix[]>}
  */
-function keep(room) {
-  /** @type {Map<string, { made: Promise<Matrix[]>, bytes: number }>} */
+function createMatrixCache(maxBytes) {
+  /** @type {Map<string, { matrices: Promise<Matrix[]>, bytes: number }>} */
   const entries = new Map();
-  let held = 0;
-  return (name, make) => {
-    const before = entries.get(name);
-    if (before !== undefined) {
-      entries.delete(name);
-      entries.set(name, before);
-      return before.made;
+  let totalBytes = 0;
+  return (key, load) => {
+    const cached = entries.get(key);
+    if (cached !== undefined) {
+      entries.delete(key);
+      entries.set(key, cached);
+      return cached.matrices;
     }
-    const entry = { made: make(), bytes: 0 };
-    entries.set(name, entry);
-    entry.made.then(
+    const entry = { matrices: load(), bytes: 0 };
+    entries.set(key, entry);
+    entry.matrices.then(
       (matrices) => {
         entry.bytes = matrices.reduce((sum, matrix) => sum + matrix.values.byteLength, 0);
-        held += entry.bytes;
+        totalBytes += entry.bytes;
         for (const [oldest, { bytes }] of entries) {
-          if (held <= room || oldest === name) break;
+          if (totalBytes <= maxBytes || oldest === key) break;
           entries.delete(oldest);
-          held -= bytes;
+          totalBytes -= bytes;
         }
       },
-      () => entries.delete(name),
+      () => entries.delete(key),
     );
-    return entry.made;
+    return entry.matrices;
   };
 }

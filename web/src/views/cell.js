@@ -1,77 +1,75 @@
 /**
- * One cell opened: the attention of one token in one head, computed before one's eyes with the model's own numbers.
+ * Inside a head: how the attention of one token in one head is computed, step by step with the model's own numbers.
  */
 
-import { h, put } from "../page/dom.js";
-import { explanation } from "../page/explain.js";
-import { ends, label } from "../page/tokens.js";
-import { SIDES } from "../page/words.js";
-import { choiceList, radioRow } from "./parts/choose.js";
-import { Latest } from "./parts/latest.js";
-import { short } from "./parts/numbers.js";
-import { pictureOf } from "./parts/picture.js";
-import { showProblem, showWaiting } from "./parts/problem.js";
-import { section } from "./parts/section.js";
-import { stageTable } from "./parts/stages.js";
-import { extremes, largest, tiles, tilesLegend } from "./parts/tiles.js";
-import { workedExample } from "./parts/worked.js";
+import { h, setChildren } from "../page/dom.js";
+import { domToSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { ATTENTION_NAMES, formatNumber } from "../page/format.js";
+import { queriesAndKeys, tokenLabel } from "../page/tokens.js";
+import { attentionTable } from "./cell/attention_table.js";
+import { workedExample } from "./cell/worked_example.js";
+import { dropDown, radioRow } from "./shared/choices.js";
+import { heatmap, heatmapLegend, largestAbsolute, valueRange } from "./shared/heatmap.js";
+import { LatestRequest } from "./shared/latest_request.js";
+import { showError, showLoading } from "./shared/placeholders.js";
+import { section } from "./shared/section.js";
 
-/** @import { Cell, CellRequest, Mounted, Side, State, Token, Trace, View, ViewContext } from "../contract.d.ts" */
+/** @import { AttentionType, Cell, CellRequest, Mounted, State, Token, Trace, View, ViewContext } from "../contract.d.ts" */
 
 /** @type {View} */
 export const view = {
   name: "cell",
-  title: "One cell",
+  title: "Inside a head",
   fits: (model) => model === null || model.attention.length > 0,
-  mount: (element, context) => new OneCell(element, context),
+  mount: (element, context) => new CellView(element, context),
 };
 
 /** @implements {Mounted} */
-class OneCell {
+class CellView {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
     this.context = context;
     const { store } = context;
-    this.answers = new Latest();
+    this.request = new LatestRequest();
     /** @type {Cell | null} */
     this.shown = null;
-    this.drawn = "";
-    this.waiting = false;
-    this.side = radioRow("Attention", (value) =>
-      store.set({ side: /** @type {Side} */ (value), layer: 0, head: 0, token: -1 }),
+    this.requested = "";
+    this.isLoading = false;
+    this.typeRow = radioRow("Attention", (value) =>
+      store.set({ attention_type: /** @type {AttentionType} */ (value), layer: 0, head: 0, token: -1 }),
     );
-    this.layer = choiceList("Layer", (value) => store.set({ layer: Number(value) }));
-    this.head = choiceList("Head", (value) => store.set({ head: Number(value) }));
-    this.query = choiceList("Token that looks", (value) => store.set({ token: Number(value), token_side: "query" }));
+    this.layerList = dropDown("Layer", (value) => store.set({ layer: Number(value) }));
+    this.headList = dropDown("Head", (value) => store.set({ head: Number(value) }));
+    this.queryList = dropDown("Query token", (value) => store.set({ token: Number(value), token_role: "query" }));
     this.controls = h(
       "div",
       { class: "controls" },
-      this.side.element,
-      this.layer.element,
-      this.head.element,
-      this.query.element,
+      this.typeRow.element,
+      this.layerList.element,
+      this.headList.element,
+      this.queryList.element,
     );
     this.body = h("div");
-    put(
+    setChildren(
       element,
       h(
         "div",
         { class: "cell-view" },
         explanation(
           "cell",
-          "One attention, opened",
-          "One token asks a question, its query q. Every token has a key k and a value v. The better a key " +
-            "fits the query, the more of its value is taken.",
-          "Follow a line from left to right. Choose another token, head or layer; click a token's name to see " +
-            "all its numbers.",
+          "How one attention row is computed",
+          "The token's query q is compared with the key k of every token. The better a key matches the query, the " +
+            "larger the weight of that token's value v in the output.",
+          "Read a row from left to right. Choose another token, head or layer; click a token to see all its numbers.",
         ),
         this.controls,
         this.body,
       ),
     );
     this.exports = {
-      svg: () => pictureOf(this.body),
-      csv: () => ({ name: "cell", rows: this.rows() }),
+      svg: () => domToSvg(this.body),
+      csv: () => ({ name: "attention-row", rows: this.rows() }),
     };
   }
 
@@ -79,33 +77,31 @@ class OneCell {
   update(state, trace) {
     this.controls.hidden = trace === null;
     if (trace === null) {
-      this.drawn = "";
-      this.nothing("There is no attention to open yet. Write a text in the box and run it.");
+      this.requested = "";
+      this.showNote("There is no attention to show yet. Run a text in “Try it”.");
       return;
     }
-    const request = choose(state, trace);
-    if (request === null) {
-      this.drawn = "";
-      this.nothing(
-        "This trace has no attention in it: it is an old one, or of a model without any. Run the text again.",
-      );
+    const cellRequest = selectCell(state, trace);
+    if (cellRequest === null) {
+      this.requested = "";
+      this.showNote("This trace contains no attention: it is an old one, or of a model without attention. Run the text again.");
       return;
     }
-    const { queries, keys } = ends(trace, request.side);
-    this.offer(trace, request, queries);
-    const wanted = JSON.stringify([trace.id, request, document.documentElement.dataset.theme]);
-    if (wanted === this.drawn) return;
-    this.drawn = wanted;
-    if (!this.shown) showWaiting(this.body, "Computing …");
-    this.waiting = true;
-    this.answers.take(
-      this.context.source.cell(trace.id, request),
+    const { queries, keys } = queriesAndKeys(trace, cellRequest.attention_type);
+    this.updateControls(trace, cellRequest, queries);
+    const key = JSON.stringify([trace.id, cellRequest, document.documentElement.dataset.theme]);
+    if (key === this.requested) return;
+    this.requested = key;
+    if (!this.shown) showLoading(this.body, "Computing …");
+    this.isLoading = true;
+    this.request.start(
+      this.context.source.cell(trace.id, cellRequest),
       (cell) => this.draw(cell, queries, keys),
-      (sentence) => {
+      (message) => {
         this.shown = null;
-        this.waiting = false;
-        this.drawn = "";
-        showProblem(this.body, `This attention could not be opened: ${sentence}`, () =>
+        this.isLoading = false;
+        this.requested = "";
+        showError(this.body, `This attention row could not be computed: ${message}`, () =>
           this.update(this.context.store.get(), trace),
         );
       },
@@ -113,27 +109,27 @@ class OneCell {
   }
 
   destroy() {
-    this.answers.forget();
+    this.request.cancel();
   }
 
   read() {
-    return this.waiting ? null : this.shown;
+    return this.isLoading ? null : this.shown;
   }
 
-  /** What can be chosen. @param {Trace} trace @param {CellRequest} request @param {Token[]} queries */
-  offer(trace, request, queries) {
-    const sides = trace.model.attention;
-    const here = sides.find(({ side }) => side === request.side);
-    const count = (/** @type {number} */ many) =>
-      Array.from({ length: many }, (_, index) => ({ value: String(index), label: String(index + 1) }));
-    this.side.show(
-      sides.map(({ side }) => ({ value: side, label: SIDES[side].split(":")[0] })),
-      request.side,
+  /** @param {Trace} trace @param {CellRequest} request @param {Token[]} queries */
+  updateControls(trace, request, queries) {
+    const specs = trace.model.attention;
+    const spec = specs.find((each) => each.attention_type === request.attention_type);
+    const numbered = (/** @type {number} */ count) =>
+      Array.from({ length: count }, (_, index) => ({ value: String(index), label: String(index + 1) }));
+    this.typeRow.update(
+      specs.map((each) => ({ value: each.attention_type, label: ATTENTION_NAMES[each.attention_type] })),
+      request.attention_type,
     );
-    this.layer.show(count(here?.layers ?? 1), String(request.layer));
-    this.head.show(count(here?.heads ?? 1), String(request.head));
-    this.query.show(
-      queries.map((token, index) => ({ value: String(index), label: `${index + 1} · ${label(token)}` })),
+    this.layerList.update(numbered(spec?.layers ?? 1), String(request.layer));
+    this.headList.update(numbered(spec?.heads ?? 1), String(request.head));
+    this.queryList.update(
+      queries.map((token, index) => ({ value: String(index), label: `${index + 1} · ${tokenLabel(token)}` })),
       String(request.query),
     );
   }
@@ -141,133 +137,132 @@ class OneCell {
   /** @param {Cell} cell @param {Token[]} queries @param {Token[]} keys */
   draw(cell, queries, keys) {
     this.shown = cell;
-    this.waiting = false;
+    this.isLoading = false;
     const query = queries[cell.request.query];
-    put(
+    setChildren(
       this.body,
       section(
-        "In one line",
-        "The slides write it out for two words. The same with the two tokens that this one looks at most:",
+        "Worked example",
+        "The lecture's slide computes attention for two words. Here are the same steps for the two tokens with the " +
+          "largest weights:",
         workedExample(cell, query, keys),
       ),
       section(
         "Step by step",
-        `Every token that could be looked at, from its key to its part of the sum. ${scoreInWords(cell)} ` +
-          "Bars are the numbers of a vector: blue up, orange down. Click a token to read all of them.",
-        stageTable(cell, query, keys),
+        `Every key token, from its key to its share of the output. ${describeScore(cell)} ` +
+          "Bars are the values of a vector: blue for positive, orange for negative. Click a token to see all its numbers.",
+        attentionTable(cell, query, keys),
       ),
       section(
-        "The same for all tokens",
-        "Each row is a token that looks, each column one that is looked at. The framed row is the one above. " +
-          "Grey may not be seen. Point at a tile, or use the arrow keys, to read it; a click or Enter opens its " +
-          "row.",
-        this.squares(cell, queries, keys),
+        "All queries",
+        "Each row is a query, each column a key. The framed row is the one above; gray cells are masked. Point at a " +
+          "cell, or use the arrow keys, to read its value; a click or Enter selects its row.",
+        this.heatmaps(cell, queries, keys),
       ),
     );
   }
 
   /** @param {Cell} cell @param {Token[]} queries @param {Token[]} keys */
-  squares({ square, request }, queries, keys) {
-    const name = (/** @type {Token | undefined} */ token) => (token ? label(token) : "–");
-    const room = Math.min(380, this.body.clientWidth || 380);
+  heatmaps({ window: part, request }, queries, keys) {
+    const name = (/** @type {Token | undefined} */ token) => (token ? tokenLabel(token) : "–");
+    const maxWidth = Math.min(380, this.body.clientWidth || 380);
     /** @type {[string, string, (number | null)[][]][]} */
-    const pictures = [
-      ["Scores", "query · key, scaled", square.scores],
-      ["Masked scores", "what may not be seen taken out", square.masked],
-      ["Weights", "each row a softmax: it adds up to 1", square.weights],
+    const matrices = [
+      ["Scores", "q · k, scaled", part.scaled_scores],
+      ["Masked scores", "masked keys removed", part.masked_scores],
+      ["Weights", "softmax of each row", part.weights],
     ];
     return h(
       "div",
-      { class: "squares" },
-      pictures.map(([title, about, values]) => {
-        const most = title === "Weights" ? 1 : largest(values);
-        const [low, high] = title === "Weights" ? [0, 1] : extremes(values);
+      { class: "attention-windows" },
+      matrices.map(([title, description, values]) => {
+        const limit = title === "Weights" ? 1 : largestAbsolute(values);
+        const [lowest, highest] = title === "Weights" ? [0, 1] : valueRange(values);
         return h(
           "figure",
-          { "data-square": title },
-          h("figcaption", {}, h("b", {}, title), " ", h("small", {}, about)),
-          tiles(values, {
-            label: `${title}: ${about}.`,
-            rowName: (row) => name(queries[square.first_query + row]),
-            columnName: (column) => name(keys[square.first_key + column]),
+          { "data-window": title },
+          h("figcaption", {}, h("b", {}, title), " ", h("small", {}, description)),
+          heatmap(values, {
+            label: `${title}: ${description}.`,
+            rowName: (row) => name(queries[part.first_query + row]),
+            columnName: (column) => name(keys[part.first_key + column]),
             labels: true,
-            room,
-            tall: 420,
-            most,
-            chosen: request.query - square.first_query,
-            choose: (row) => this.context.store.set({ token: square.first_query + row, token_side: "query" }),
+            maxWidth,
+            maxHeight: 420,
+            limit,
+            selectedRow: request.query - part.first_query,
+            selectRow: (row) => this.context.store.set({ token: part.first_query + row, token_role: "query" }),
           }),
-          Number.isFinite(low) ? tilesLegend(low, high, most) : null,
+          Number.isFinite(lowest) ? heatmapLegend(lowest, highest, limit) : null,
         );
       }),
     );
   }
 
-  /** @param {string} sentence */
-  nothing(sentence) {
-    this.answers.forget();
+  /** @param {string} text */
+  showNote(text) {
+    this.request.cancel();
     this.shown = null;
-    put(this.body, h("p", { class: "note", role: "status" }, sentence));
+    setChildren(this.body, h("p", { class: "note", role: "status" }, text));
   }
 
-  /** Every number of the opened row, for a table. */
+  /** All numbers of the row, as a table. */
   rows() {
     const cell = this.shown;
     if (!cell) return [["key"]];
     const trace = this.context.trace();
-    const keys = trace ? ends(trace, cell.request.side).keys : [];
-    const wide = (/** @type {string} */ name, /** @type {number[]} */ values) =>
+    const keys = trace ? queriesAndKeys(trace, cell.request.attention_type).keys : [];
+    const columns = (/** @type {string} */ name, /** @type {number[]} */ values) =>
       values.map((_, index) => `${name}${index + 1}`);
-    const head = [
+    const header = [
       "key",
       "token",
-      "product",
-      "scaled",
-      "masked",
+      "score",
+      "scaled score",
+      "masked score",
       "weight",
-      ...wide("k", cell.keys[0] ?? []),
-      ...wide("v", cell.values[0] ?? []),
+      ...columns("k", cell.keys[0] ?? []),
+      ...columns("v", cell.values[0] ?? []),
     ];
-    const lines = cell.keys.map((key, index) => {
-      const token = keys[index] ? label(keys[index]) : "";
-      const scores = [cell.products[index], cell.scaled[index], cell.masked[index] ?? "", cell.weights[index]];
-      return [index, token, ...scores, ...key, ...cell.values[index]];
+    const rows = cell.keys.map((key, index) => {
+      const token = keys[index] ? tokenLabel(keys[index]) : "";
+      const scores = [cell.scores[index], cell.scaled_scores[index], cell.masked_scores[index] ?? ""];
+      return [index, token, ...scores, cell.weights[index], ...key, ...cell.values[index]];
     });
     return [
-      head,
-      ...lines,
+      header,
+      ...rows,
       ["query", "", "", "", "", "", ...cell.query],
-      ["result", "", "", "", "", "", ...cell.query.map(() => ""), ...cell.result],
+      ["output", "", "", "", "", "", ...cell.query.map(() => ""), ...cell.output],
     ];
   }
 }
 
 /** @param {Cell} cell */
-function scoreInWords({ similarity, scale, query }) {
-  if (similarity === "cosine")
-    return "The score is the cosine between query and key, which are first made equally long.";
-  const root = Math.abs(scale - 1 / Math.sqrt(query.length)) < 1e-6;
-  const times = root ? `divided by √${query.length}, the square root of their width` : `times ${short(scale, 4)}`;
-  return `The score is the product of query and key, ${times}.`;
+function describeScore({ similarity, scale, query }) {
+  if (similarity === "cosine") return "The score is the cosine similarity of query and key, times a learned scale.";
+  const isStandard = Math.abs(scale - 1 / Math.sqrt(query.length)) < 1e-6;
+  const factor = isStandard ? `divided by √${query.length}, the square root of their dimension` : `times ${formatNumber(scale, 4)}`;
+  return `The score is the dot product of query and key, ${factor}.`;
 }
 
 /**
- * What the state asks for, as far as there is such a thing.
+ * The row that the state selects, or the nearest that the trace has.
  * @param {State} state
  * @param {Trace} trace
  * @returns {CellRequest | null}
  */
-function choose(state, trace) {
-  const there = trace.model.attention.filter(({ side }) => ends(trace, side).queries.length > 0);
-  const here = there.find(({ side }) => side === state.side) ?? there[0];
-  if (here === undefined) return null;
-  const { queries } = ends(trace, here.side);
-  const asked = state.token_side === "query" && state.token >= 0 && state.token < queries.length;
-  const usual = Math.min(queries.length - 1, Math.floor(queries.length / 2));
+function selectCell(state, trace) {
+  const specs = trace.model.attention.filter((spec) => queriesAndKeys(trace, spec.attention_type).queries.length > 0);
+  const spec = specs.find((each) => each.attention_type === state.attention_type) ?? specs[0];
+  if (spec === undefined) return null;
+  const { queries } = queriesAndKeys(trace, spec.attention_type);
+  const isSelected = state.token_role === "query" && state.token >= 0 && state.token < queries.length;
+  const middle = Math.min(queries.length - 1, Math.floor(queries.length / 2));
   return {
-    side: here.side,
-    layer: Math.min(Math.max(0, state.layer), here.layers - 1),
-    head: Math.min(Math.max(0, state.head), here.heads - 1),
-    query: asked ? state.token : usual,
+    attention_type: spec.attention_type,
+    layer: Math.min(Math.max(0, state.layer), spec.layers - 1),
+    head: Math.min(Math.max(0, state.head), spec.heads - 1),
+    query: isSelected ? state.token : middle,
   };
 }

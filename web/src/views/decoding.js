@@ -1,74 +1,73 @@
 /**
- * Decoding, step by step: what each step saw, what it chose from, how a vector became a word, and the beam as a tree.
+ * Decoding step by step: the input of each step, its candidates, how a hidden state becomes a token, and the search tree.
  *
- * The step and the opened node are in the store. A step shows the way to the node that is opened; without one, the
- * answer's.
+ * The step and the selected node are in the store. A step shows the path to the selected node, or that of the output.
  */
 
-import { h, put } from "../page/dom.js";
-import { explanation } from "../page/explain.js";
-import { Beam, cacheCells, cacheInWords } from "./parts/beam.js";
-import { BeamTree } from "./parts/beam_tree.js";
-import { CacheRows } from "./parts/cache_rows.js";
-import { candidateTable, legend } from "./parts/candidate_table.js";
-import { NodePanel } from "./parts/node_panel.js";
-import { finished } from "./parts/picture.js";
-import { scroller, section } from "./parts/section.js";
-import { StepControl } from "./parts/step_control.js";
-import { StepPanel } from "./parts/step_panel.js";
+import { h, setChildren } from "../page/dom.js";
+import { standaloneSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
+import { KvCacheRows } from "./decoding/kv_cache_rows.js";
+import { NodePanel } from "./decoding/node_panel.js";
+import { SearchTree, cacheCells, describeCacheStep } from "./decoding/search_tree.js";
+import { StepControl } from "./decoding/step_control.js";
+import { StepPanel } from "./decoding/step_panel.js";
+import { TreeDrawing } from "./decoding/tree_drawing.js";
+import { scrollable, section } from "./shared/section.js";
 
 /** @import { BeamNode, Mounted, NodeAttention, State, Trace, View, ViewContext } from "../contract.d.ts" */
 
-/** A tree with more nodes than this begins with what was pruned folded away. */
-const OPEN_TREE = 40;
+/** The pruned nodes of a larger tree are collapsed at first. */
+const MAX_EXPANDED_NODES = 40;
 
 /** @type {View} */
 export const view = {
   name: "decoding",
   title: "Decoding",
-  fits: (model) => model === null || ["translation", "language", "parsing"].includes(model.task),
-  mount: (element, context) => new Decoding(element, context),
+  fits: (model) => model === null || model.generates,
+  mount: (element, context) => new DecodingView(element, context),
 };
 
 /** @implements {Mounted} */
-class Decoding {
+class DecodingView {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
     this.element = element;
     this.context = context;
     /** @type {Trace | null | undefined} */
-    this.trace = undefined; // not even nothing was shown yet
-    /** @type {Beam | null} */
-    this.beam = null;
-    /** What was computed for nodes, by their ids. @type {Map<number, Promise<NodeAttention>>} */
-    this.known = new Map();
+    this.trace = undefined; // nothing was shown yet
+    /** @type {SearchTree | null} */
+    this.tree = null;
+    /** Node attention by node id. @type {Map<number, Promise<NodeAttention>>} */
+    this.cache = new Map();
     this.drawn = { step: "", node: "" };
-    this.folded = false;
-    const ask = (/** @type {number} */ id) => this.ask(id);
-    const again = () => this.again();
+    this.collapsed = false;
+    const load = (/** @type {number} */ id) => this.loadNode(id);
+    const retry = () => this.redraw();
     this.message = h("div");
-    this.control = new StepControl(
+    this.stepControl = new StepControl(
       () => context.store.get().step,
       (step) => context.store.set({ step, node: -1 }),
     );
-    this.after = h("div");
-    this.step = new StepPanel(ask, again);
+    this.afterEos = h("div");
+    this.stepPanel = new StepPanel(load, retry);
     this.candidates = h("div");
-    this.foldBox = h("input", { type: "checkbox", onchange: () => this.fold(this.foldBox.checked) });
-    this.treeFrame = scroller("The beam as a tree");
+    this.collapseBox = h("input", { type: "checkbox", onchange: () => this.setCollapsed(this.collapseBox.checked) });
+    this.treeFrame = scrollable("The search tree");
     this.treeFrame.classList.add("tall");
-    this.tree = new BeamTree(this.treeFrame, (id) => this.open(id));
-    this.node = new NodePanel(context, ask, again);
-    this.cacheWords = h("p");
-    this.cache = scroller("Rows of the cache");
-    /** @type {CacheRows | null} */
-    this.rowsOfCache = null;
+    this.treeDrawing = new TreeDrawing(this.treeFrame, (id) => this.selectNode(id));
+    this.nodePanel = new NodePanel(context, load, retry);
+    this.cacheSummary = h("p");
+    this.cacheFrame = scrollable("Rows of the KV cache");
+    /** @type {KvCacheRows | null} */
+    this.cacheRows = null;
     this.body = this.build();
-    put(element, this.message, this.body);
-    this.keys = (/** @type {KeyboardEvent} */ event) => this.control.key(event);
-    element.addEventListener("keydown", this.keys);
+    setChildren(element, this.message, this.body);
+    this.onKey = (/** @type {KeyboardEvent} */ event) => this.stepControl.onKey(event);
+    element.addEventListener("keydown", this.onKey);
     this.exports = {
-      svg: () => finished(this.tree.drawing),
+      svg: () => standaloneSvg(this.treeDrawing.svg),
       csv: () => ({ name: "decoding", rows: this.rows() }),
     };
   }
@@ -79,187 +78,201 @@ class Decoding {
       { class: "decoding" },
       explanation(
         "decoding",
-        "A model writes one token at a time",
-        "Each step reads the source and all that is written so far, and chooses what comes next. " +
-          "Move through the steps with the slider, the numbers or the arrow keys ← →.",
+        "Autoregressive decoding: one token at a time",
+        "At each step the model computes a probability for every possible next token, given the input and all tokens " +
+          "generated so far. Go through the steps with the slider, the numbers, or the arrow keys ← →.",
       ),
-      this.control.element,
-      this.after,
+      this.stepControl.element,
+      this.afterEos,
       section(
-        "What this step saw",
-        "Darker tokens were looked at more: the mean of all heads in the last layer. The model knows nothing else.",
-        this.step.saw,
-      ),
-      section(
-        "From a vector to a word",
-        "All that was seen becomes one vector. It is compared with every token the model knows; the best " +
-          "match is the likeliest.",
-        this.step.way,
+        "Input of this step",
+        "The darker a token, the more attention it gets (mean over the heads of the last layer). The model sees nothing else.",
+        this.stepPanel.input,
       ),
       section(
-        "What this step chose from",
-        "The search keeps several beginnings at once, its beams. Each step looks at continuations of all of them " +
-          "and keeps the best. Choose a token to open its attention.",
+        "From hidden state to token",
+        "The decoder's output at this step is a vector, the hidden state. Its dot product with each token's output " +
+          "embedding is that token's logit; softmax turns the logits into probabilities.",
+        this.stepPanel.output,
+      ),
+      section(
+        "Candidates",
+        "Beam search keeps several hypotheses, the beams. Each step scores the continuations of all of them and keeps " +
+          "the best. Select a token to see its attention.",
         this.candidates,
       ),
       section(
-        "The beam as a tree",
-        "Every token that was a candidate, from the start on the left. A wide line is a likely token, the number its " +
-          "log-probability. Click a node, or walk with the arrow keys and press Enter: its attention opens below, " +
-          "also for those that were given up.",
-        h("div", { class: "controls" }, legend(), h("label", {}, this.foldBox, " fold what was pruned")),
+        "Search tree",
+        "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
+          "log-probability. Click a node, or move with the arrow keys and press Enter, to see its attention below; " +
+          "this works for pruned nodes, too.",
+        h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
         this.treeFrame,
       ),
       section(
-        "The attention of one node",
-        "Where the model looks once it has read this token, to choose what follows. Each row is a head of the " +
-          "chosen layer, each bar a token; the bars of a row add up to 1.",
-        this.node.element,
+        "Attention of the selected node",
+        "What the model attends to after this token, when it predicts the next one. Each row is a head of the selected " +
+          "layer, each bar a token; the bars of a row add up to 1.",
+        this.nodePanel.element,
       ),
       section(
-        "The cache",
-        "What was computed for earlier tokens is kept in rows, one for each beam. A beam that goes on keeps its " +
-          "row. Where two go on from the same one, a row is copied: the dashed arrows.",
-        this.cacheWords,
-        this.cache,
+        "KV cache",
+        "The keys and values of earlier tokens are cached, one row per beam. A beam that continues keeps its row. If " +
+          "two beams continue the same one, its row is copied (dashed arrows).",
+        this.cacheSummary,
+        this.cacheFrame,
       ),
     );
   }
 
   /** @param {State} state @param {Trace | null} trace */
   update(state, trace) {
-    if (trace !== this.trace) this.take(trace);
-    if (!this.beam || !this.trace) return;
-    const step = Math.min(Math.max(1, state.step), this.beam.steps);
-    const asked = this.beam.byId.get(state.node);
-    const opened = asked?.step === step ? asked : this.beam.at(step, state.node);
+    if (trace !== this.trace) this.setTrace(trace);
+    if (!this.tree || !this.trace) return;
+    const step = Math.min(Math.max(1, state.step), this.tree.steps);
+    const requested = this.tree.byId.get(state.node);
+    const selected = requested?.step === step ? requested : this.tree.nodeAt(step, state.node);
     const theme = document.documentElement.dataset.theme ?? "";
-    const wanted = { step: `${step} ${opened?.id}`, node: `${opened?.id} ${state.layer} ${theme}` };
+    const next = { step: `${step} ${selected?.id}`, node: `${selected?.id} ${state.layer} ${theme}` };
     const before = this.drawn;
-    this.drawn = wanted;
-    if (wanted.step !== before.step) this.draw(this.beam, step, opened);
-    if (wanted.node !== before.node) this.node.show(this.beam, opened, this.trace.source, state.layer);
+    this.drawn = next;
+    if (next.step !== before.step) this.drawStep(this.tree, step, selected);
+    if (next.node !== before.node) this.nodePanel.show(this.tree, selected, this.trace.source, state.layer);
   }
 
   destroy() {
-    this.control.stop();
-    this.step.forget();
-    this.node.forget();
-    this.element.removeEventListener("keydown", this.keys);
+    this.stepControl.stop();
+    this.stepPanel.clear();
+    this.nodePanel.clear();
+    this.element.removeEventListener("keydown", this.onKey);
   }
 
   read() {
-    const [before, node] = [this.step.read(), this.node.read()];
-    if (!this.beam || !before || !node) return null;
-    const cells = cacheCells(this.beam);
+    const [parent, node] = [this.stepPanel.read(), this.nodePanel.read()];
+    if (!this.tree || !parent || !node) return null;
+    const cells = cacheCells(this.tree);
     return {
-      steps: this.beam.steps,
-      before,
+      steps: this.tree.steps,
+      parent,
       node,
-      tree: this.tree.read(),
-      cache: cells.map(({ step, row, from, copied, node }) => ({ step, row, from, copied, node: node.id })),
+      tree: this.treeDrawing.read(),
+      cache: cells.map(({ step, row, from, copied, node: { id } }) => ({ step, row, from, copied, node: id })),
     };
   }
 
-  /** Another trace. @param {Trace | null} trace */
-  take(trace) {
+  /** @param {Trace | null} trace */
+  setTrace(trace) {
     this.trace = trace;
-    this.known.clear();
-    this.control.stop();
-    this.step.forget();
-    this.node.forget();
+    this.cache.clear();
+    this.stepControl.stop();
+    this.stepPanel.clear();
+    this.nodePanel.clear();
     this.drawn = { step: "", node: "" };
-    const beam = trace ? new Beam(trace) : null;
-    const reason = whyNot(beam);
-    this.beam = reason === "" ? beam : null;
+    const tree = trace ? new SearchTree(trace) : null;
+    const reason = reasonForNoTree(tree);
+    this.tree = reason === "" ? tree : null;
     this.body.hidden = reason !== "";
-    put(this.message, reason === "" ? null : h("p", { class: "note", role: "status" }, reason));
-    if (!this.beam) return;
-    this.folded = this.beam.nodes.length > OPEN_TREE;
-    this.foldBox.checked = this.folded;
-    this.control.reach(this.beam.steps);
-    this.rowsOfCache = new CacheRows(cacheCells(this.beam), (id) => this.open(id));
-    put(this.cache, this.rowsOfCache.element);
+    setChildren(this.message, reason === "" ? null : h("p", { class: "note", role: "status" }, reason));
+    if (!this.tree) return;
+    this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
+    this.collapseBox.checked = this.collapsed;
+    this.stepControl.setLastStep(this.tree.steps);
+    this.cacheRows = new KvCacheRows(cacheCells(this.tree), (id) => this.selectNode(id));
+    setChildren(this.cacheFrame, this.cacheRows.element);
   }
 
-  /** @param {Beam} beam @param {number} step @param {BeamNode | undefined} opened */
-  draw(beam, step, opened) {
-    const cells = cacheCells(beam);
-    this.control.show(step);
-    put(this.after, step > beam.answer.length ? afterTheEnd(beam.answer.length) : null);
-    this.step.show(opened, /** @type {Trace} */ (this.trace).source);
-    put(
+  /** @param {SearchTree} tree @param {number} step @param {BeamNode | undefined} selected */
+  drawStep(tree, step, selected) {
+    const cells = cacheCells(tree);
+    this.stepControl.show(step);
+    setChildren(this.afterEos, step > tree.output.length ? afterEosNote(tree.output.length) : null);
+    this.stepPanel.show(selected, /** @type {Trace} */ (this.trace).source);
+    setChildren(
       this.candidates,
-      candidateTable(beam, step, opened?.id ?? -1, (id) => this.open(id)),
+      candidateTable(tree, step, selected?.id ?? -1, (id) => this.selectNode(id)),
     );
-    this.tree.show({ beam, step, opened: opened?.id ?? -1, folded: this.folded });
-    bringIntoSight(this.treeFrame, this.tree.left(step), this.tree.top(opened?.id ?? -1));
-    put(this.cacheWords, cacheInWords(cells, step));
-    this.rowsOfCache?.mark(step);
-    if (this.rowsOfCache) bringIntoSight(this.cache, this.rowsOfCache.left(step));
+    this.treeDrawing.show({ tree, step, selected: selected?.id ?? -1, collapsed: this.collapsed });
+    scrollIntoView(this.treeFrame, this.treeDrawing.left(step), this.treeDrawing.top(selected?.id ?? -1));
+    setChildren(this.cacheSummary, describeCacheStep(cells, step));
+    this.cacheRows?.markStep(step);
+    if (this.cacheRows) scrollIntoView(this.cacheFrame, this.cacheRows.left(step));
   }
 
-  /** Ask for a node, once. @param {number} id @returns {Promise<NodeAttention>} */
-  ask(id) {
-    const found = this.known.get(id);
-    if (found) return found;
-    const answer = this.context.source.node(/** @type {Trace} */ (this.trace).id, id);
-    this.known.set(id, answer);
-    answer.catch(() => this.known.delete(id));
-    return answer;
+  /** Load a node's attention, once. @param {number} id @returns {Promise<NodeAttention>} */
+  loadNode(id) {
+    const cached = this.cache.get(id);
+    if (cached) return cached;
+    const response = this.context.source.node(/** @type {Trace} */ (this.trace).id, id);
+    this.cache.set(id, response);
+    response.catch(() => this.cache.delete(id));
+    return response;
   }
 
-  again() {
+  redraw() {
     this.drawn = { step: "", node: "" };
     this.update(this.context.store.get(), this.trace ?? null);
   }
 
   /** @param {number} id */
-  open(id) {
-    const node = this.beam?.byId.get(id);
+  selectNode(id) {
+    const node = this.tree?.byId.get(id);
     if (node) this.context.store.set({ node: id, step: node.step });
   }
 
-  /** @param {boolean} folded */
-  fold(folded) {
-    this.folded = folded;
-    this.again();
+  /** @param {boolean} collapsed */
+  setCollapsed(collapsed) {
+    this.collapsed = collapsed;
+    this.redraw();
   }
 
-  /** Every node of the search, for a table. */
+  /** All nodes of the search, as a table. */
   rows() {
-    const head = ["node", "parent", "step", "token", "log_probability", "total", "state", "won", "row", "copied"];
-    const nodes = this.trace?.nodes ?? [];
-    const lines = nodes.map((node) => {
-      const token = [node.token.text, node.log_probability, node.total];
-      return [node.id, node.parent, node.step, ...token, node.state, String(node.won), node.row, String(node.copied)];
-    });
-    return [head, ...lines];
+    const header = [
+      "node",
+      "parent",
+      "step",
+      "token",
+      "log_probability",
+      "total_log_probability",
+      "state",
+      "in_output",
+      "cache_row",
+      "cache_copied",
+    ];
+    const rows = (this.trace?.nodes ?? []).map((node) => [
+      node.id,
+      node.parent,
+      node.step,
+      node.token.text,
+      node.log_probability,
+      node.total_log_probability,
+      node.state,
+      String(node.in_output),
+      node.cache_row,
+      String(node.cache_copied),
+    ]);
+    return [header, ...rows];
   }
 }
 
 /** @param {number} length */
-function afterTheEnd(length) {
-  const words =
-    `The answer was complete after step ${length}. The search went on, to see whether another output could do better. ` +
-    "Shown is the best candidate of this step.";
-  return h("p", { class: "note" }, words);
+function afterEosNote(length) {
+  const text =
+    `The output was complete after step ${length}. The search continued, because another hypothesis could still have ` +
+    "had a better score. This step shows its best candidate.";
+  return h("p", { class: "note" }, text);
 }
 
-/** Why there is nothing to show, or "". @param {Beam | null} beam */
-function whyNot(beam) {
-  if (beam === null) return "There is nothing to step through yet. Write a text in the box and run it.";
-  if (beam.nodes.length === 0) {
-    return (
-      "This trace has no steps of a search in it: it is an old one, or of a model that does not write. " +
-      "Run a text to see its steps."
-    );
-  }
-  return beam.whole ? "" : "The steps of this trace do not hang together; it may be damaged. Run the text again.";
+/** Why there is no search to show, or "". @param {SearchTree | null} tree */
+function reasonForNoTree(tree) {
+  if (tree === null) return "There are no steps to show yet. Run a text in “Try it”.";
+  if (tree.nodes.length === 0)
+    return "This trace contains no search: it is an old one, or of a model that does not generate. Run a text to see its steps.";
+  return tree.isConsistent ? "" : "The search tree of this trace is inconsistent; the trace may be damaged. Run the text again.";
 }
 
 /** @param {HTMLElement} frame @param {number} left @param {number} [top] */
-function bringIntoSight(frame, left, top = 0) {
+function scrollIntoView(frame, left, top = 0) {
   const { scrollLeft, scrollTop, clientWidth, clientHeight } = frame;
   if (left < scrollLeft || left + 120 > scrollLeft + clientWidth)
     frame.scrollLeft = Math.max(0, left - clientWidth / 2);

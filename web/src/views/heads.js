@@ -1,278 +1,270 @@
 /**
- * Heads: who looks at whom. All of them small, one of them large, as lines between the words and as a matrix, and the row
- * of a word as the sum that it is.
+ * Attention heads: all as thumbnails, one as a matrix, one or several as lines between tokens, and the row of a token as
+ * a weighted sum.
  */
 
-/** @import { Side, State, Trace, View } from "../contract" */
+/** @import { AttentionType, State, Trace, View } from "../contract" */
 /** @import { Selection } from "./heads/selection.js" */
 /** @import { Pin } from "./heads/lines.js" */
 
-import { h, put } from "../page/dom.js";
-import { explanation } from "../page/explain.js";
+import { h, setChildren } from "../page/dom.js";
+import { domToSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { capitalize, formatWeight, headName } from "../page/format.js";
 import { weightLegend } from "../page/legend.js";
-import { matrixPanel } from "../page/matrix.js";
-import { sketch } from "../page/sketch.js";
-import { headName, weight } from "../page/words.js";
-import { editRow } from "./heads/edit.js";
+import { matrixPanel } from "../page/matrix_panel.js";
 import { headControls } from "./heads/controls.js";
 import { linesPanel } from "./heads/lines.js";
+import { attentionNotes, attentionTable } from "./heads/notes.js";
 import { patchPanel } from "./heads/patches.js";
-import { remarksOn, table } from "./heads/remarks.js";
-import { ahead, select, sides } from "./heads/selection.js";
-import { headKey, sumLine, sums } from "./heads/sum.js";
+import { causalMask, groupRowsAndColumns, select } from "./heads/selection.js";
 import { thumbnailGrid } from "./heads/thumbnails.js";
+import { tokenEditor } from "./heads/token_editor.js";
+import { headKey, weightedSumLine, weightedSums } from "./heads/weighted_sum.js";
 
-/** @type {Record<Side, { rows: string, columns: string, says: string }>} */
-const READS = {
-  encoder: { rows: "A row is a token that looks", columns: "a column is a token that it looks at", says: "looks at" },
-  decoder: {
-    rows: "A row is a token that was written",
-    columns: "a column is one before it that it looks back at",
-    says: "looks back at",
-  },
+/** @type {Record<AttentionType, { rows: string, columns: string }>} */
+const AXES = {
+  encoder: { rows: "Each row is a query token", columns: "each column a key token it attends to" },
+  decoder: { rows: "Each row is a target token", columns: "each column an earlier target token it attends to" },
   cross: {
-    rows: "A row is a step of writing, named after the word it wrote",
-    columns: "a column is a word that was read",
-    says: "was written while looking at",
+    rows: "Each row is a decoding step, labeled with the token it generated",
+    columns: "each column a source token",
   },
 };
 
 /** @type {View} */
 export const view = {
   name: "heads",
-  title: "Heads",
+  title: "Attention heads",
   fits: (model) => model === null || model.attention.length > 0,
   mount(element, context) {
     const { store, source } = context;
     const controls = headControls(context);
     const thumbnails = thumbnailGrid(context);
-    const edit = editRow(context);
-    const reading = h("div", { class: "sums", "aria-live": "polite" });
-    const remarks = h("div", { class: "remarks" });
-    const lines = linesPanel({ pin, point: (pin) => readOut(pin) });
+    const editor = tokenEditor(context);
+    const sums = h("div", { class: "weighted-sums", "aria-live": "polite" });
+    const notes = h("div", { class: "view-notes" });
+    const lines = linesPanel({ pin, point: (pin) => showSums(pin) });
     const patches = patchPanel(pin);
-    const name = h("h2", {});
-    const legend = h("div", { class: "legend-place" });
+    const matrixTitle = h("h2", {});
+    const legend = h("div", { class: "legends" });
     const matrix = matrixPanel({
-      label: "Attention as a matrix. Arrow keys move from cell to cell, Enter pins the row.",
-      say,
-      pin: (row) => pin({ side: "query", group: row }),
+      label: "Attention matrix. Arrow keys move from cell to cell, Enter pins the row.",
+      describe: describeCell,
+      pin: (row) => pin({ role: "query", group: row }),
     });
-    const linesName = h("h2", {});
-    const linesPart = h(
+    const linesTitle = h("h2", {});
+    const linesSection = h(
       "section",
-      { class: "panel lines-panel", "aria-label": "As lines" },
-      linesName,
+      { class: "panel lines-panel", "aria-label": "Attention as lines" },
+      linesTitle,
       patches.element,
       lines.element,
-      reading,
+      sums,
     );
-    const matrixPart = h(
+    const matrixSection = h(
       "section",
-      { class: "panel matrix-panel", "aria-label": "As a matrix" },
-      name,
+      { class: "panel matrix-section", "aria-label": "Attention as a matrix" },
+      matrixTitle,
       legend,
       matrix.element,
     );
-    const smallPart = h(
+    const thumbnailSection = h(
       "section",
-      { class: "panel small-panel", "aria-label": "All heads" },
+      { class: "panel thumbnail-section", "aria-label": "All heads" },
       h("h2", {}, "All heads"),
       h(
         "p",
         { class: "note" },
-        "The stronger the colour, the more weight. Click a head to look at it; + lays several over each other (Space on the keyboard).",
+        "The stronger the color, the larger the weight. Click a head to select it; + overlays several heads (Space on the keyboard).",
       ),
       thumbnails.element,
     );
-    const waiting = h("p", { class: "note" }, "Here the heads will be, as soon as the model has read something.");
+    const placeholder = h("p", { class: "note" }, "The heads will appear here once the model has run.");
     const body = h(
       "div",
       { class: "heads-body", hidden: true },
-      h("div", { class: "heads-left" }, smallPart, h("div", { class: "panel" }, edit.element)),
-      h("div", { class: "heads-right" }, remarks, linesPart, matrixPart),
+      h("div", { class: "heads-left" }, thumbnailSection, h("div", { class: "panel" }, editor.element)),
+      h("div", { class: "heads-right" }, notes, linesSection, matrixSection),
     );
     element.append(
       explanation(
         "heads",
-        "Where the model looks",
-        "A model reads a word in the light of others. How much of each it takes in is called attention: for every word, weights on the words it looks at, which add up to 1.",
-        "It does so many times at once. Each time is a head, and every head has learnt to look for something else. Choose a word on the left of the lines to see where it looks.",
+        "What each token attends to",
+        "Attention lets a token take in information from other tokens. For every token (the query) it computes a weight for each token it can attend to (the keys); the weights add up to 1.",
+        "Each layer has several heads that do this in parallel, and every head has learned its own pattern. Select a token on the left side of the lines to see its weights.",
       ),
       controls.element,
-      waiting,
+      placeholder,
       body,
     );
 
     /** @type {Selection | null} */
     let selection = null;
-    let wanted = "";
-    let begun = 0;
+    let requested = "";
+    let startTime = 0;
 
-    /** @param {Pin | null} chosen */
-    function pin(chosen) {
+    /** @param {Pin | null} pinned */
+    function pin(pinned) {
       if (selection === null) return;
-      if (chosen === null) return store.set({ token: -1 });
-      const groups = chosen.side === "query" ? selection.rows : selection.columns;
-      store.set({ token: groups[chosen.group]?.tokens[0] ?? -1, token_side: chosen.side });
+      if (pinned === null) return store.set({ token: -1 });
+      const groups = pinned.role === "query" ? selection.rows : selection.columns;
+      store.set({ token: groups[pinned.group]?.tokens[0] ?? -1, token_role: pinned.role });
     }
 
     /** @param {State} state @returns {Pin | null} */
-    function pinned(state) {
+    function pinOf(state) {
       if (selection === null || state.token < 0) return null;
-      const groups = state.token_side === "query" ? selection.rows : selection.columns;
+      const groups = state.token_role === "query" ? selection.rows : selection.columns;
       const group = groups.findIndex((each) => each.tokens.includes(state.token));
-      return group < 0 ? null : { side: state.token_side, group };
+      return group < 0 ? null : { role: state.token_role, group };
     }
 
     /** @param {number} row @param {number} column */
-    function say(row, column) {
+    function describeCell(row, column) {
       if (selection === null) return "";
-      const { side } = store.get();
-      const hidden = ahead(side, selection.rows, selection.columns)?.(row, column);
-      const [from, to] = [selection.rows[row].label, selection.columns[column].label];
-      if (hidden) return `“${from}” may not look at “${to}”: it comes later.`;
-      return `“${from}” ${READS[side].says} “${to}”: ${weight(selection.main.matrix.values[row * selection.main.matrix.columns + column])}`;
+      const isMasked = causalMask(store.get().attention_type, selection.rows, selection.columns)?.(row, column);
+      const [query, key] = [selection.rows[row].label, selection.columns[column].label];
+      if (isMasked) return `“${query}” cannot attend to “${key}”: it is masked, because it comes later.`;
+      const { values, columns } = selection.main.matrix;
+      return `“${query}” attends to “${key}”: ${formatWeight(values[row * columns + column])}`;
     }
 
-    /** @param {Pin | null} pointed what the mouse is on, before what is pinned */
-    function readOut(pointed = null) {
+    /** @param {Pin | null} pointed the token under the mouse, which takes precedence over the pinned one */
+    function showSums(pointed = null) {
       if (selection === null) return;
-      const at = pointed ?? pinned(store.get());
-      const over = selection.over;
-      const colours = over.map(({ layer, head }) => colourOf(layer, head));
-      if (at === null) {
-        const keys = over.map(({ layer, head }, number) => headKey(headName(layer, head), colours[number]));
-        return put(
-          reading,
-          h("p", { class: "note" }, "The strongest links. Choose a word to see its own."),
+      const pinned = pointed ?? pinOf(store.get());
+      const { overlaid } = selection;
+      const colors = overlaid.map(({ layer, head }) => colorOf(layer, head));
+      if (pinned === null) {
+        const keys = overlaid.map(({ layer, head }, index) => headKey(headName(layer, head), colors[index]));
+        return setChildren(
+          sums,
+          h("p", { class: "note" }, "The largest weights. Select a token to see only its own."),
           h("p", { class: "head-keys" }, keys),
         );
       }
-      if (at.side === "query" && selection.pooled > 1) return void readExactly(colours, pointed === null);
-      if (at.side === "query") {
-        const word = selection.rows[at.group].label;
-        return put(
-          reading,
-          sums(selection, at.group).map((sum, number) => sumLine(word, sum, colours[number])),
+      if (pinned.role === "query" && selection.pooled > 1) return void showUnpooledSums(colors, pointed === null);
+      if (pinned.role === "query") {
+        const query = selection.rows[pinned.group].label;
+        return setChildren(
+          sums,
+          weightedSums(selection, pinned.group).map((sum, index) => weightedSumLine(query, sum, colors[index])),
         );
       }
-      const looked = selection.columns[at.group].label;
-      return put(
-        reading,
-        h(
-          "p",
-          { class: "note" },
-          `Who looks at “${looked}”, and with how much weight. (Choose a word on the left to read its row as a sum.)`,
-        ),
+      const key = selection.columns[pinned.group].label;
+      return setChildren(
+        sums,
+        h("p", { class: "note" }, `The tokens that attend to “${key}”. Select a token on the left to see its row as a sum.`),
       );
     }
 
     /**
-     * A row of a long text is several tokens' in the picture; what is read out is the row of one, from the source.
-     * @param {string[]} colours
+     * A pooled row stands for several tokens; the weighted sum is computed from the unpooled row of the first one.
+     * @param {string[]} colors
      * @param {boolean} isPinned
      */
-    async function readExactly(colours, isPinned) {
+    async function showUnpooledSums(colors, isPinned) {
       const trace = context.trace();
       if (selection === null || trace === null) return;
       if (!isPinned)
-        return put(
-          reading,
-          h("p", { class: "note" }, `${selection.pooled} tokens stand here. Choose them to read the row of the first.`),
+        return setChildren(
+          sums,
+          h("p", { class: "note" }, `This row stands for ${selection.pooled} tokens. Select it to see the row of the first.`),
         );
-      const { side, token } = store.get();
-      const mine = selection;
+      const { attention_type: type, token } = store.get();
+      const current = selection;
       const rows = await Promise.all(
-        mine.over.map(({ layer, head }) => source.row(trace.id, side, layer, head, token)),
+        current.overlaid.map(({ layer, head }) => source.row(trace.id, type, layer, head, token)),
       ).catch(() => null);
-      if (rows === null || selection !== mine || store.get().token !== token) return;
-      const { rows: queries, columns } = sides(trace, { side, merged: false, special: true }, 1);
-      const over = mine.over.map((each, number) => ({ ...each, matrix: rows[number] }));
-      const exact = sums({ ...mine, columns, over }, 0);
-      put(
-        reading,
-        exact.map((sum, number) => sumLine(queries[token]?.label ?? "", sum, colours[number])),
+      if (rows === null || selection !== current || store.get().token !== token) return;
+      const options = { attention_type: type, merge_subwords: false, show_special: true };
+      const { rows: queries, columns } = groupRowsAndColumns(trace, options, 1);
+      const overlaid = current.overlaid.map((each, index) => ({ ...each, matrix: rows[index] }));
+      const unpooled = weightedSums({ ...current, columns, overlaid }, 0);
+      setChildren(
+        sums,
+        unpooled.map((sum, index) => weightedSumLine(queries[token]?.label ?? "", sum, colors[index])),
       );
     }
 
     /** @param {number} layer @param {number | "mean"} head */
-    const colourOf = (layer, head) => context.colour(layer, head === "mean" ? 0 : head);
+    const colorOf = (layer, head) => context.color(layer, head === "mean" ? 0 : head);
 
     /** @param {State} state @param {Trace} trace */
     function draw(state, trace) {
       if (selection === null) return;
       const { main, rows, columns } = selection;
-      const at = pinned(state);
-      name.textContent = `${capital(headName(main.layer, main.head))} as a matrix`;
-      put(
+      const pinned = pinOf(state);
+      matrixTitle.textContent = `${capitalize(headName(main.layer, main.head))} as a matrix`;
+      setChildren(
         legend,
-        weightLegend(thumbnails.top()),
-        state.side === "decoder" &&
-          h("span", { class: "masked-key" }, h("span", { class: "spot" }), "may not be looked at: it comes later"),
+        weightLegend(thumbnails.maxWeight()),
+        state.attention_type === "decoder" &&
+          h("span", { class: "masked-key" }, h("span", { class: "swatch" }), "masked: a later token"),
       );
-      put(
-        remarks,
-        remarksOn(state, trace, selection).map((text) => h("p", { class: "note" }, text)),
+      setChildren(
+        notes,
+        attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, text)),
       );
-      const colours = selection.over.map(({ layer, head }) => colourOf(layer, head));
-      patches.show(trace, selection, colours, at);
+      const colors = selection.overlaid.map(({ layer, head }) => colorOf(layer, head));
+      patches.show(trace, selection, colors, pinned);
       lines.element.hidden = !patches.element.hidden;
-      linesName.textContent = lines.element.hidden ? "On the picture" : "Lines between words";
-      if (patches.element.hidden) lines.show(selection, colours, state.threshold, at);
-      readOut();
+      linesTitle.textContent = lines.element.hidden ? "Attention on the image" : "Attention between tokens";
+      if (patches.element.hidden) lines.show(selection, colors, state.threshold, pinned);
+      showSums();
       matrix.show({
         matrix: main.matrix,
         rows,
         columns,
-        top: thumbnails.top(),
-        masked: ahead(state.side, rows, columns),
-        pinnedRow: at?.side === "query" ? at.group : -1,
-        pinnedColumn: at?.side === "key" ? at.group : -1,
-        rowTitle: READS[state.side].rows,
-        columnTitle: READS[state.side].columns,
+        maxWeight: thumbnails.maxWeight(),
+        isMasked: causalMask(state.attention_type, rows, columns),
+        pinnedRow: pinned?.role === "query" ? pinned.group : -1,
+        pinnedColumn: pinned?.role === "key" ? pinned.group : -1,
+        rowTitle: AXES[state.attention_type].rows,
+        columnTitle: AXES[state.attention_type].columns,
       });
     }
 
     return {
       update(state, trace) {
-        controls.show(state, trace);
+        controls.update(state, trace);
         body.hidden = trace === null;
-        waiting.hidden = trace !== null;
+        placeholder.hidden = trace !== null;
         if (trace === null) return;
-        if (!trace.model.attention.some((each) => each.side === state.side)) return;
-        thumbnails.show(state, trace);
-        edit.show(trace);
-        const now = JSON.stringify([
+        if (!trace.model.attention.some((spec) => spec.attention_type === state.attention_type)) return;
+        thumbnails.update(state, trace);
+        editor.update(trace);
+        const key = JSON.stringify([
           trace.id,
-          state.side,
+          state.attention_type,
           state.layer,
-          state.averaged || state.head,
+          state.average_heads || state.head,
           state.heads,
-          state.merged,
-          state.special,
+          state.merge_subwords,
+          state.show_special,
         ]);
-        if (now === wanted && selection !== null) return draw(state, trace);
-        if (now === wanted) return;
-        wanted = now;
-        begun = performance.now();
+        if (key === requested && selection !== null) return draw(state, trace);
+        if (key === requested) return;
+        requested = key;
+        startTime = performance.now();
         delete body.dataset.painted;
         select(source, trace, state).then(
-          (found) => {
-            if (now !== wanted) return;
-            selection = found;
-            const before = thumbnails.top();
+          (loaded) => {
+            if (key !== requested) return;
+            selection = loaded;
+            const maxWeight = thumbnails.maxWeight();
             draw(store.get(), trace);
-            void thumbnails.settled().then(() => {
-              if (now !== wanted) return;
-              if (thumbnails.top() !== before) draw(store.get(), trace);
-              body.dataset.painted = (performance.now() - begun).toFixed(0); // milliseconds, all heads included
+            void thumbnails.finished().then(() => {
+              if (key !== requested) return;
+              if (thumbnails.maxWeight() !== maxWeight) draw(store.get(), trace);
+              body.dataset.painted = (performance.now() - startTime).toFixed(0); // milliseconds, thumbnails included
             });
           },
-          (problem) => {
-            if (now !== wanted) return;
-            wanted = "";
-            context.say(problem.message, "error");
+          (error) => {
+            if (key !== requested) return;
+            requested = "";
+            context.notify(error.message, "error");
           },
         );
       },
@@ -281,28 +273,23 @@ export const view = {
         matrix.destroy();
       },
       exports: {
-        svg: () => sketch(linesPart, matrixPart),
-        csv: () => ({ name: "regard-attention", rows: table(selection, store.get().side) }),
+        svg: () => domToSvg(linesSection, matrixSection),
+        csv: () => ({ name: "regard-attention", rows: attentionTable(selection, store.get().attention_type) }),
       },
       read: () =>
         selection === null || body.dataset.painted === undefined
           ? null
           : {
-              side: store.get().side,
+              attention_type: store.get().attention_type,
               layer: selection.main.layer,
               head: selection.main.head,
               pooled: selection.pooled,
               matrix: matrix.read(),
-              over: selection.over.map(({ layer, head }) => ({ layer, head })),
+              overlaid: selection.overlaid.map(({ layer, head }) => ({ layer, head })),
               lines: lines.read(),
-              sums: [...reading.querySelectorAll("[data-sum]")].map((line) => line.textContent),
+              sums: [...sums.querySelectorAll("[data-sum]")].map((line) => line.textContent),
               milliseconds: Number(body.dataset.painted),
             },
     };
   },
 };
-
-/** @param {string} text */
-function capital(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
-}

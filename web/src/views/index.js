@@ -1,17 +1,17 @@
 /**
- * All views, in the order in which they are offered. A view is a file; this is the list of them.
+ * All views, in the order of their tabs. Each view is one file.
  */
 
 /** @import { View } from "../contract" */
 
-import { view as box } from "./box.js";
+import { view as ablation } from "./ablation.js";
 import { view as cell } from "./cell.js";
 import { view as decoding } from "./decoding.js";
 import { view as heads } from "./heads.js";
 import { view as model } from "./model.js";
+import { view as playground } from "./playground.js";
 import { view as positions } from "./positions.js";
 import { view as runs } from "./runs.js";
-import { view as switches } from "./switch.js";
 
 /** @type {View[]} */
-export const VIEWS = [box, heads, decoding, cell, model, switches, positions, runs];
+export const VIEWS = [playground, heads, decoding, cell, model, ablation, positions, runs];

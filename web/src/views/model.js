@@ -1,16 +1,18 @@
 /**
- * The model: its stack drawn from what it is made of, every box with its shapes and how many numbers were trained in it.
- * A click on an attention opens its heads.
+ * The model diagram: every module with its shapes and parameter count. A click on an attention module opens its heads.
  */
 
-/** @import { Part, View } from "../contract" */
+/** @import { ModuleBox, View } from "../contract" */
 
-import { h, put } from "../page/dom.js";
-import { explanation } from "../page/explain.js";
-import { sketch } from "../page/sketch.js";
-import { whole } from "../page/words.js";
+import { h, setChildren } from "../page/dom.js";
+import { domToSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { formatCount } from "../page/format.js";
 import { KINDS, drawModel } from "./model/draw.js";
-import { NARROW, ROOMY, layOut } from "./model/layout.js";
+import { NARROW, WIDE, layOut } from "./model/layout.js";
+
+/** Parameters that are listed for a module. */
+const MAX_PARAMETERS = 14;
 
 /** @type {View} */
 export const view = {
@@ -18,289 +20,291 @@ export const view = {
   title: "Model",
   fits: () => true,
   mount(element, context) {
-    const place = h("div", { class: "stack-place panel" });
-    const details = h("section", {
-      class: "details panel",
-      "aria-label": "The box that is pointed at",
-      "aria-live": "polite",
-    });
-    const all = h("input", { type: "checkbox" });
+    const container = h("div", { class: "diagram-container panel" });
+    const details = h("section", { class: "details panel", "aria-label": "The selected module", "aria-live": "polite" });
+    const openAll = h("input", { type: "checkbox" });
     const legend = h("div", { class: "kinds" });
     element.append(
       explanation(
         "model",
-        "What the model is made of",
-        "Read it from below. Words become lists of numbers, and every layer changes these lists a little.",
-        "In attention, words look at each other. In the feed-forward, every word is worked on alone. Thin lines past the boxes carry on what was there before, and it is added again (+).",
-        "Where a model both reads and writes, an encoder reads and a decoder writes, and each layer of the decoder looks at what the encoder made (the blue lines). Click an attention to see where its heads look.",
+        "The architecture of the model",
+        "Read it from bottom to top. Tokens are embedded as vectors, and every layer adds to these vectors.",
+        "In attention, tokens exchange information. The feed-forward network processes each token by itself. The thin lines beside the boxes are residual connections: the input of a sublayer is added to its output (+).",
+        "In an encoder–decoder, the encoder reads the source and the decoder generates the target; each decoder layer attends to the encoder's output (blue lines). Click an attention module to see its heads.",
       ),
       h(
         "div",
-        { class: "controls", "data-sketch": "no" },
-        h("label", { class: "check" }, all, "Show all layers open"),
+        { class: "controls", "data-no-export": true },
+        h("label", { class: "check" }, openAll, "Show all layers"),
         legend,
       ),
-      h("div", { class: "beside" }, place, details),
+      h("div", { class: "model-columns" }, container, details),
     );
 
-    /** @type {Part | null} */
-    let model = null;
-    /** @type {Set<string>} */
+    /** @type {ModuleBox | null} */
+    let root = null;
+    /** The paths of the open layers. @type {Set<string>} */
     let open = new Set();
-    /** @type {Map<string, Part>} */
+    /** @type {Map<string, ModuleBox>} */
     let byPath = new Map();
-    let asked = "";
+    let requested = "";
     let drawn = "";
-    let here = "";
+    let selected = "";
 
-    all.addEventListener("change", () => {
-      open = all.checked ? new Set(blocks(model).map((block) => block.path)) : firstLayers(model);
+    openAll.addEventListener("change", () => {
+      open = openAll.checked ? new Set(layers(root).map((layer) => layer.path)) : firstLayers(root);
       draw();
     });
-    const watcher = new ResizeObserver(() => draw());
-    watcher.observe(place);
+    const observer = new ResizeObserver(() => draw());
+    observer.observe(container);
 
     function draw() {
-      if (model === null) return;
-      const sizes = place.clientWidth < 640 ? NARROW : ROOMY;
+      if (root === null) return;
+      const sizes = container.clientWidth < 640 ? NARROW : WIDE;
       const trace = context.trace();
-      const wanted = JSON.stringify([
-        model.path,
-        asked,
+      const key = JSON.stringify([
+        root.path,
+        requested,
         [...open],
-        sizes.box,
+        sizes.boxWidth,
         document.documentElement.dataset.theme,
         trace?.id,
       ]);
-      if (wanted === drawn) return;
-      drawn = wanted;
-      const had = place.contains(document.activeElement);
-      const svg = drawModel(layOut(model, open, sizes), sizes, trace);
-      put(place, svg);
-      const boxes = /** @type {SVGGElement[]} */ ([...svg.querySelectorAll(".part")]);
-      const current = boxes.find((box) => box.dataset.path === here) ?? boxes[0];
+      if (key === drawn) return;
+      drawn = key;
+      const hadFocus = container.contains(document.activeElement);
+      const svg = drawModel(layOut(root, open, sizes), sizes, trace);
+      setChildren(container, svg);
+      const modules = /** @type {SVGGElement[]} */ ([...svg.querySelectorAll(".module")]);
+      const current = modules.find((module) => module.dataset.path === selected) ?? modules[0];
       current?.setAttribute("tabindex", "0");
-      if (had) current?.focus();
-      put(
+      if (hadFocus) current?.focus();
+      setChildren(
         legend,
-        Object.values(KINDS).map(([colour, name]) => kind(colour, name)),
+        Object.values(KINDS).map(([color, name]) => kindKey(color, name)),
       );
     }
 
-    /** @param {Part} part */
-    function act(part) {
-      if (part.attention !== undefined) {
-        return context.store.set({ view: "heads", side: part.attention.side, layer: part.attention.layer });
+    /** @param {ModuleBox} box */
+    function activate(box) {
+      if (box.attention !== undefined) {
+        const { attention_type, layer } = box.attention;
+        return context.store.set({ view: "heads", attention_type, layer });
       }
-      if (part.kind === "block") {
-        if (open.has(part.path)) open.delete(part.path);
-        else open.add(part.path);
+      if (box.kind === "block") {
+        if (open.has(box.path)) open.delete(box.path);
+        else open.add(box.path);
         open = new Set(open);
         draw();
       }
-      return describe(part);
+      return showDetails(box);
     }
 
-    /** @param {Part} part */
-    function describe(part) {
-      here = part.path;
-      put(details, ...about(part, part.attention === undefined ? null : () => act(part)));
+    /** @param {ModuleBox} box */
+    function showDetails(box) {
+      selected = box.path;
+      setChildren(details, ...describe(box, box.attention === undefined ? null : () => activate(box)));
     }
 
     /** @param {Event} event */
-    const partAt = (event) => {
-      const box = /** @type {Element} */ (event.target).closest?.(".part");
-      return box instanceof SVGGElement ? (byPath.get(box.dataset.path ?? "") ?? null) : null;
+    const boxAt = (event) => {
+      const module = /** @type {Element} */ (event.target).closest?.(".module");
+      return module instanceof SVGGElement ? (byPath.get(module.dataset.path ?? "") ?? null) : null;
     };
     for (const name of ["pointerover", "focusin"]) {
-      place.addEventListener(name, (event) => {
-        const part = partAt(event);
-        if (part !== null && part.path !== here) describe(part);
+      container.addEventListener(name, (event) => {
+        const box = boxAt(event);
+        if (box !== null && box.path !== selected) showDetails(box);
       });
     }
-    place.addEventListener("click", (event) => {
-      const part = partAt(event);
-      if (part !== null) act(part);
+    container.addEventListener("click", (event) => {
+      const box = boxAt(event);
+      if (box !== null) activate(box);
     });
-    place.addEventListener("keydown", (event) => {
-      const part = partAt(event);
-      if (part === null) return;
+    container.addEventListener("keydown", (event) => {
+      const box = boxAt(event);
+      if (box === null) return;
       if (event.key === "Enter" || event.key === " ") {
         event.preventDefault();
-        return act(part);
+        return activate(box);
       }
-      return walk(place, event);
+      return moveFocus(container, event);
     });
 
     return {
       update(state) {
         draw();
         const id = state.model;
-        if (id === "" || id === asked) return;
-        asked = id;
-        context.source.parts(id).then(
-          (parts) => {
-            if (asked !== id) return;
-            model = parts;
-            byPath = new Map(flat(parts).map((part) => [part.path, part]));
-            open = firstLayers(parts);
-            all.checked = false;
-            describe(parts);
+        if (id === "" || id === requested) return;
+        requested = id;
+        context.source.diagram(id).then(
+          (diagram) => {
+            if (requested !== id) return;
+            root = diagram;
+            byPath = new Map(flatten(diagram).map((box) => [box.path, box]));
+            open = firstLayers(diagram);
+            openAll.checked = false;
+            showDetails(diagram);
             draw();
           },
-          (problem) => {
-            asked = "";
-            put(place, h("p", { class: "problem" }, problem.message));
+          (error) => {
+            requested = "";
+            setChildren(container, h("p", { class: "problem" }, error.message));
           },
         );
       },
-      destroy: () => watcher.disconnect(),
+      destroy: () => observer.disconnect(),
       exports: {
-        svg: () => sketch(place),
-        csv: () => ({ name: "regard-model", rows: table(model) }),
+        svg: () => domToSvg(container),
+        csv: () => ({ name: "regard-model", rows: table(root) }),
       },
       read: () =>
-        model === null
+        root === null
           ? null
           : {
-              parts: flat(model).map(({ path, label, count, shape }) => ({ path, label, count, shape })),
-              drawn: /** @type {SVGGElement[]} */ ([...place.querySelectorAll(".part")]).map(({ dataset }) => ({
-                path: dataset.path,
-                as: dataset.as,
-                count: Number(dataset.count),
+              modules: flatten(root).map(({ path, label, parameter_count, shape }) => ({
+                path,
+                label,
+                parameter_count,
+                shape,
               })),
-              crossings: place.querySelectorAll("path[marker-end='url(#arrow-cross)']").length,
+              drawn: /** @type {SVGGElement[]} */ ([...container.querySelectorAll(".module")]).map(({ dataset }) => ({
+                path: dataset.path,
+                form: dataset.form,
+                parameter_count: Number(dataset.parameterCount),
+              })),
+              crossConnections: container.querySelectorAll("path[marker-end='url(#arrow-cross)']").length,
             },
     };
   },
 };
 
 /**
- * What is said of a box.
- * @param {Part} part
- * @param {(() => void) | null} go to its heads
+ * @param {ModuleBox} box
+ * @param {(() => void) | null} openHeads
  */
-function about(part, go) {
-  const rows = part.parameters.map(({ name, shape }) =>
+function describe(box, openHeads) {
+  const rows = box.parameters.map(({ name, shape }) =>
     h(
       "tr",
       {},
       h("td", {}, h("code", {}, name)),
       h("td", { class: "number" }, shape.join(" × ")),
-      h("td", { class: "number" }, whole(shape.reduce((product, size) => product * size, 1))),
+      h("td", { class: "number" }, formatCount(shape.reduce((product, size) => product * size, 1))),
     ),
   );
-  const most = 14;
   return [
-    h("h2", {}, part.label),
-    h("p", {}, part.about),
+    h("h2", {}, box.label),
+    h("p", {}, box.description),
     h(
       "dl",
       {},
-      h("dt", {}, "What goes in and comes out"),
-      h("dd", {}, h("code", {}, part.shape)),
-      h("dt", {}, "Numbers trained in it"),
-      h("dd", {}, whole(part.count)),
+      h("dt", {}, "Shapes"),
+      h("dd", {}, h("code", {}, box.shape)),
+      h("dt", {}, "Parameters"),
+      h("dd", {}, formatCount(box.parameter_count)),
     ),
-    go === null ? null : h("button", { type: "button", class: "strong", onclick: go }, "See where its heads look"),
+    openHeads === null
+      ? null
+      : h("button", { type: "button", class: "strong", onclick: openHeads }, "Show its attention heads"),
     rows.length === 0
       ? null
       : h(
           "table",
-          { class: "plain" },
+          { class: "parameters" },
           h(
             "thead",
             {},
             h(
               "tr",
               {},
-              ["name", "shape", "numbers"].map((name) => h("th", { scope: "col" }, name)),
+              ["name", "shape", "size"].map((name) => h("th", { scope: "col" }, name)),
             ),
           ),
-          h("tbody", {}, rows.slice(0, most)),
+          h("tbody", {}, rows.slice(0, MAX_PARAMETERS)),
         ),
-    rows.length > most && h("p", { class: "note" }, `and ${rows.length - most} more; all are in the CSV.`),
+    rows.length > MAX_PARAMETERS &&
+      h("p", { class: "note" }, `and ${rows.length - MAX_PARAMETERS} more; the CSV contains all of them.`),
   ];
 }
 
 /**
- * @param {string} colour
+ * @param {string} color
  * @param {string} name
  */
-function kind(colour, name) {
-  const spot = h("span", { class: "spot" });
-  spot.style.backgroundColor = `var(${colour})`;
-  return h("span", { class: "kind" }, spot, name);
+function kindKey(color, name) {
+  const swatch = h("span", { class: "swatch" });
+  swatch.style.backgroundColor = `var(${color})`;
+  return h("span", { class: "kind" }, swatch, name);
 }
 
 /**
- * Arrow keys: up and down along a column, left and right to the box beside.
- * @param {HTMLElement} place
+ * Arrow keys move up and down a column, and left and right to the nearest module of the next column.
+ * @param {HTMLElement} container
  * @param {KeyboardEvent} event
  */
-function walk(place, event) {
-  const boxes = /** @type {SVGGElement[]} */ ([...place.querySelectorAll(".part")]);
-  const now = /** @type {SVGGElement} */ (document.activeElement);
-  /** @param {Element} box */
-  const middle = (box) => {
-    const { left, width, top, height } = box.getBoundingClientRect();
-    return { x: left + width / 2, y: top + height / 2 };
+function moveFocus(container, event) {
+  const modules = /** @type {SVGGElement[]} */ ([...container.querySelectorAll(".module")]);
+  const current = /** @type {SVGGElement} */ (document.activeElement);
+  /** @param {Element} module */
+  const centerY = (module) => {
+    const { top, height } = module.getBoundingClientRect();
+    return top + height / 2;
   };
-  const at = middle(now);
-  const beside = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+  const y = centerY(current);
+  const across = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
   const down = event.key === "ArrowUp" ? -1 : event.key === "ArrowDown" ? 1 : 0;
-  if (beside === 0 && down === 0) return;
+  if (across === 0 && down === 0) return;
   event.preventDefault();
-  const column = Number(now.dataset.column) + beside;
-  const [next] = boxes
-    .filter((box) => box !== now && Number(box.dataset.column) === column)
-    .filter((box) => beside !== 0 || down * (middle(box).y - at.y) > 0)
-    .sort((one, other) => Math.abs(middle(one).y - at.y) - Math.abs(middle(other).y - at.y));
+  const column = Number(current.dataset.column) + across;
+  const [next] = modules
+    .filter((module) => module !== current && Number(module.dataset.column) === column)
+    .filter((module) => across !== 0 || down * (centerY(module) - y) > 0)
+    .sort((a, b) => Math.abs(centerY(a) - y) - Math.abs(centerY(b) - y));
   if (next === undefined) return;
-  now.setAttribute("tabindex", "-1");
+  current.setAttribute("tabindex", "-1");
   next.setAttribute("tabindex", "0");
   next.focus();
 }
 
 /**
- * @param {Part} part
- * @returns {Part[]}
+ * @param {ModuleBox} box
+ * @returns {ModuleBox[]}
  */
-function flat(part) {
-  return [part, ...part.parts.flatMap(flat)];
+function flatten(box) {
+  return [box, ...box.children.flatMap(flatten)];
 }
 
-/** @param {Part | null} model */
-function blocks(model) {
-  return model === null ? [] : flat(model).filter((part) => part.kind === "block");
+/** @param {ModuleBox | null} root */
+function layers(root) {
+  return root === null ? [] : flatten(root).filter((box) => box.kind === "block");
 }
 
 /**
- * The first layer of each stack is open at the beginning.
- * @param {Part | null} model
+ * The first layer of each stack, which is open initially.
+ * @param {ModuleBox | null} root
  */
-function firstLayers(model) {
-  const stacks = model === null ? [] : flat(model).filter((part) => part.kind === "stack");
-  return new Set(
-    stacks.flatMap((stack) => stack.parts.filter((part) => part.kind === "block").slice(0, 1)).map((part) => part.path),
-  );
+function firstLayers(root) {
+  const stacks = root === null ? [] : flatten(root).filter((box) => box.kind === "stack");
+  const first = stacks.flatMap((stack) => stack.children.filter((box) => box.kind === "block").slice(0, 1));
+  return new Set(first.map((box) => box.path));
 }
 
 /**
- * @param {Part | null} model
+ * @param {ModuleBox | null} root
  * @returns {(string | number)[][]}
  */
-function table(model) {
-  const head = ["path", "label", "kind", "parameter", "shape", "numbers"];
-  if (model === null) return [head];
-  const leaves = flat(model).filter((part) => part.parts.length === 0);
+function table(root) {
+  const header = ["path", "label", "kind", "parameter", "shape", "size"];
+  if (root === null) return [header];
+  const leaves = flatten(root).filter((box) => box.children.length === 0);
   return [
-    head,
-    ...leaves.flatMap((part) =>
-      part.parameters.map(({ name, shape }) => [
-        part.path,
-        part.label,
-        part.kind,
+    header,
+    ...leaves.flatMap((box) =>
+      box.parameters.map(({ name, shape }) => [
+        box.path,
+        box.label,
+        box.kind,
         name,
         shape.join("x"),
         shape.reduce((product, size) => product * size, 1),

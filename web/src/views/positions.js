@@ -1,31 +1,30 @@
 /**
- * Positions: how each scheme tells a model where its words stand, how alike two positions are, and what a lecture asks of
- * such a code.
+ * Positional encodings: the encodings of each scheme, the similarity of positions, and the requirements of a lecture.
  */
 
-import { h, put } from "../page/dom.js";
-import { explanation } from "../page/explain.js";
-import { ASKED, horseNumbers, horses } from "./parts/horses.js";
-import { Latest } from "./parts/latest.js";
-import { pictureOf } from "./parts/picture.js";
-import { showProblem, showWaiting } from "./parts/problem.js";
-import { scroller, section } from "./parts/section.js";
-import { extremes, largest, tiles, tilesLegend } from "./parts/tiles.js";
+import { h, setChildren } from "../page/dom.js";
+import { domToSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { capitalize } from "../page/format.js";
+import { EXAMPLE_SIZES, exampleNumbers, lectureExample } from "./positions/lecture_example.js";
+import { heatmap, heatmapLegend, largestAbsolute, valueRange } from "./shared/heatmap.js";
+import { LatestRequest } from "./shared/latest_request.js";
+import { showError, showLoading } from "./shared/placeholders.js";
+import { scrollable, section } from "./shared/section.js";
 
 /** @import { Mounted, Positions, State, View, ViewContext } from "../contract.d.ts" */
-/** @import { Scheme } from "./parts/horses.js" */
+/** @import { Scheme } from "./positions/lecture_example.js" */
 
-/** How far length and width go. */
-const [SHORTEST, LONGEST, WIDEST] = [8, 256, 256];
-/** How wide and high a picture is, in pixels. */
-const ROOM = 250;
-/** How long a slider may move before it is computed, in milliseconds. */
-const PATIENCE = 200;
+const [MIN_LENGTH, MAX_LENGTH, MAX_WIDTH] = [8, 256, 256];
+/** The width and height of a heatmap, in pixels. */
+const HEATMAP_SIZE = 250;
+/** Milliseconds after the last movement of a slider until the encodings are computed. */
+const DELAY = 200;
 
 /** @type {View} */
 export const view = {
   name: "positions",
-  title: "Positions",
+  title: "Positional encodings",
   fits: () => true,
   mount: (element, context) => new PositionsView(element, context),
 };
@@ -35,76 +34,76 @@ class PositionsView {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
     this.context = context;
-    this.answers = new Latest();
-    this.horses = new Latest();
+    this.request = new LatestRequest();
+    this.exampleRequest = new LatestRequest();
     /** @type {Positions | null} */
     this.shown = null;
-    /** @type {ReturnType<typeof horseNumbers> | null} */
-    this.numbers = null;
+    /** @type {ReturnType<typeof exampleNumbers> | null} */
+    this.exampleNumbers = null;
     this.theme = "";
     /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.waiting = undefined;
-    this.asked = "";
-    this.length = slider("Words", SHORTEST, LONGEST, 1, (words) => context.store.set({ words }));
-    this.width = slider("Numbers for each", 4, WIDEST, 2, (numbers) => context.store.set({ numbers }));
+    this.timer = undefined;
+    this.requested = "";
+    this.length = slider("Positions", MIN_LENGTH, MAX_LENGTH, 1, (length) => context.store.set({ length }));
+    this.width = slider("Dimensions", 4, MAX_WIDTH, 2, (width) => context.store.set({ width }));
     this.cards = h("div", { class: "schemes" });
     this.table = h("div");
     this.example = h("div");
-    put(
+    setChildren(
       element,
       h(
         "div",
         { class: "positions" },
         explanation(
           "positions",
-          "Where does a word stand?",
-          "Attention by itself sees a bag of words: it does not know which comes first. So each position gets " +
-            "a code of its own, in one of these ways.",
-          "Change the length and the width, and point at the pictures to read their numbers.",
+          "How does a model know the order of tokens?",
+          "Attention by itself treats its input as a set: it does not know which token comes first. So the position of " +
+            "each token is encoded, in one of these ways.",
+          "Change the number of positions and dimensions, and point at the heatmaps to read their values.",
         ),
         h("div", { class: "controls" }, this.length.element, this.width.element),
         section(
-          "Each scheme as a picture",
-          "First the codes: a row for each position, a column for each of its numbers. Then how alike two " +
-            "positions are. Point at a picture, or use the arrow keys in it, to read its numbers.",
+          "Schemes",
+          "On the left the encodings: one row per position, one column per dimension. On the right the similarity of " +
+            "any two positions. Point at a heatmap, or use the arrow keys in it, to read its values.",
           this.cards,
         ),
         section(
-          "What a code should be",
-          "Five requirements of the lecture, computed for each scheme with codes of 8 numbers, made for 64 " +
-            "words. Every cell says what was found.",
+          "Requirements",
+          "Five requirements from the lecture, checked for each scheme with encodings of 8 dimensions built for 64 " +
+            "positions. Every cell gives the evidence.",
           this.table,
         ),
         section(
-          "Dark horses",
-          "The lecture's two sentences differ by one word. A good code gives the same words the same " +
-            "distances in both.",
+          "The lecture's example",
+          "Two sentences of the lecture that differ in length by one word. A good encoding keeps the distances between " +
+            "positions the same in both.",
           this.example,
         ),
       ),
     );
     this.exports = {
-      svg: () => pictureOf(this.cards),
-      csv: () => ({ name: "positions", rows: this.rows() }),
+      svg: () => domToSvg(this.cards),
+      csv: () => ({ name: "positional-encodings", rows: this.rows() }),
     };
   }
 
   /** @param {State} state */
   update(state) {
     const theme = document.documentElement.dataset.theme ?? "";
-    this.length.show(state.words);
-    this.width.show(state.numbers);
-    const wanted = `${this.length.value()} × ${this.width.value()}`;
+    this.length.show(state.length);
+    this.width.show(state.width);
+    const key = `${this.length.value()} × ${this.width.value()}`;
     if (this.theme === "") {
       this.theme = theme || "none";
-      this.asked = wanted;
-      this.ask();
-      this.askHorses();
+      this.requested = key;
+      this.load();
+      this.loadExample();
       return;
     }
-    if (wanted !== this.asked) {
-      this.asked = wanted;
-      this.later();
+    if (key !== this.requested) {
+      this.requested = key;
+      this.loadLater();
     }
     if (theme && theme !== this.theme) {
       this.theme = theme;
@@ -113,111 +112,110 @@ class PositionsView {
   }
 
   destroy() {
-    clearTimeout(this.waiting);
-    this.answers.forget();
-    this.horses.forget();
+    clearTimeout(this.timer);
+    this.request.cancel();
+    this.exampleRequest.cancel();
   }
 
   read() {
-    const { shown, numbers } = this;
-    const there = shown?.length === this.length.value() && shown.width === this.width.value();
-    return there && numbers ? { positions: shown, horses: numbers } : null;
+    const { shown, exampleNumbers: example } = this;
+    const isCurrent = shown?.length === this.length.value() && shown.width === this.width.value();
+    return isCurrent && example ? { positions: shown, example } : null;
   }
 
-  later() {
-    clearTimeout(this.waiting);
-    this.waiting = setTimeout(() => this.ask(), PATIENCE);
+  loadLater() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.load(), DELAY);
   }
 
-  ask() {
-    if (!this.shown) showWaiting(this.cards, "Computing …");
-    this.answers.take(
+  load() {
+    if (!this.shown) showLoading(this.cards, "Computing …");
+    this.request.start(
       this.context.source.positions(this.length.value(), this.width.value()),
-      (found) => this.draw(found),
-      (sentence) => {
+      (positions) => this.draw(positions),
+      (message) => {
         this.shown = null;
-        put(this.table);
-        showProblem(this.cards, `The codes could not be computed: ${sentence}`, () => this.ask());
+        setChildren(this.table);
+        showError(this.cards, `The encodings could not be computed: ${message}`, () => this.load());
       },
     );
   }
 
-  askHorses() {
+  loadExample() {
     const { source } = this.context;
-    const [short, long] = ASKED.lengths;
-    this.horses.take(
-      Promise.all([short, long, ASKED.bits].map((length) => source.positions(length, ASKED.width))),
-      ([one, other, many]) => {
-        this.numbers = horseNumbers(one, other, many);
-        put(this.example, horses(one, other, many));
+    const { width, short, long, bits } = EXAMPLE_SIZES;
+    this.exampleRequest.start(
+      Promise.all([short, long, bits].map((length) => source.positions(length, width))),
+      ([shorter, longer, sixteen]) => {
+        this.exampleNumbers = exampleNumbers(shorter, longer, sixteen);
+        setChildren(this.example, lectureExample(shorter, longer, sixteen));
       },
-      (sentence) => showProblem(this.example, `The example could not be computed: ${sentence}`, () => this.askHorses()),
+      (message) => showError(this.example, `The example could not be computed: ${message}`, () => this.loadExample()),
     );
   }
 
-  /** @param {Positions} found */
-  draw(found) {
-    this.shown = found;
-    put(this.cards, found.schemes.map(card));
-    put(this.table, requirementTable(found.schemes));
+  /** @param {Positions} positions */
+  draw(positions) {
+    this.shown = positions;
+    setChildren(this.cards, positions.schemes.map(schemeCard));
+    setChildren(this.table, requirementTable(positions.schemes));
   }
 
-  /** Every code and every similarity, for a table. @returns {(string | number)[][]} */
+  /** All encodings and similarities, as a table. @returns {(string | number)[][]} */
   rows() {
-    const head = ["scheme", "what", "position", "values"];
-    const schemes = this.shown?.schemes ?? [];
-    const lines = schemes.flatMap(({ name, encoding, similarity }) => [
-      ...encoding.map((code, at) => [name, "code", at, ...code]),
-      ...similarity.map((row, at) => [name, "similarity", at, ...row]),
+    const rows = (this.shown?.schemes ?? []).flatMap(({ name, encoding, similarity }) => [
+      ...encoding.map((values, position) => [name, "encoding", position, ...values]),
+      ...similarity.map((values, position) => [name, "similarity", position, ...values]),
     ]);
-    return [head, ...lines];
+    return [["scheme", "kind", "position", "values"], ...rows];
   }
 }
 
 /** @param {Scheme} scheme */
-function card(scheme) {
+function schemeCard(scheme) {
   return h(
     "article",
     { class: "panel scheme", "data-scheme": scheme.name },
     h("h3", {}, scheme.name),
-    h("p", {}, scheme.about),
+    h("p", {}, scheme.description),
     h(
       "div",
-      { class: "pair-of-pictures" },
-      picture(scheme.encoding, "The codes", "number") ??
-        h("p", { class: "note" }, "Nothing is put into the words themselves."),
-      picture(scheme.similarity, scheme.similarity_of, "position") ??
+      { class: "scheme-heatmaps" },
+      labeledHeatmap(scheme.encoding, "Encodings", "dimension") ??
+        h("p", { class: "note" }, "Nothing is added to the embeddings."),
+      labeledHeatmap(scheme.similarity, scheme.similarity_description, "position") ??
         h("p", { class: "note" }, "There is nothing to compare."),
     ),
   );
 }
 
-/** @param {number[][]} values @param {string} caption @param {string} across */
-function picture(values, caption, across) {
+/** @param {number[][]} values @param {string} caption @param {"dimension" | "position"} columnKind */
+function labeledHeatmap(values, caption, columnKind) {
   if (values.length === 0 || values[0].length === 0) return null;
-  const [low, high] = extremes(values);
-  const most = largest(values);
-  if (low === high) return h("p", { class: "note" }, `${caption}: ${low} everywhere, so no two can be told apart.`);
+  const [lowest, highest] = valueRange(values);
+  const limit = largestAbsolute(values);
+  if (lowest === highest)
+    return h("p", { class: "note" }, `${capitalize(caption)}: ${lowest} everywhere, so all positions are alike.`);
   return h(
     "figure",
     {},
-    h("figcaption", {}, h("small", {}, caption[0].toUpperCase() + caption.slice(1))),
-    tiles(values, {
-      label: `${caption}.`,
+    h("figcaption", {}, h("small", {}, capitalize(caption))),
+    heatmap(values, {
+      label: `${capitalize(caption)}.`,
       rowName: (row) => `position ${row}`,
-      columnName: (column) => `${across} ${across === "number" ? column + 1 : column}`,
-      room: ROOM,
-      tall: ROOM,
-      most,
+      columnName: (column) => `${columnKind} ${columnKind === "dimension" ? column + 1 : column}`,
+      maxWidth: HEATMAP_SIZE,
+      maxHeight: HEATMAP_SIZE,
+      limit,
     }),
-    tilesLegend(Math.min(0, low), Math.max(0, high), most),
+    heatmapLegend(Math.min(0, lowest), Math.max(0, highest), limit),
   );
 }
 
 /** @param {Scheme[]} schemes */
 function requirementTable(schemes) {
   const names = schemes[0]?.requirements.map(({ name }) => name) ?? [];
-  const head = h(
+  const header = h(
     "tr",
     {},
     h("th", { scope: "col" }, "scheme"),
@@ -228,37 +226,40 @@ function requirementTable(schemes) {
       "tr",
       {},
       h("th", { scope: "row" }, scheme.name),
-      scheme.requirements.map(({ holds, found, name }) =>
+      scheme.requirements.map(({ holds, evidence, name }) =>
         h(
           "td",
           { class: holds ? "holds" : "fails", "data-requirement": name, "data-holds": String(holds) },
           h("b", {}, holds ? "✓ yes" : "✕ no"),
-          h("small", {}, found),
+          h("small", {}, evidence),
         ),
       ),
     ),
   );
-  return scroller("Requirements", h("table", { class: "requirements" }, h("thead", {}, head), h("tbody", {}, rows)));
+  return scrollable(
+    "Requirements",
+    h("table", { class: "requirements" }, h("thead", {}, header), h("tbody", {}, rows)),
+  );
 }
 
-/** @param {string} label @param {number} min @param {number} max @param {number} step @param {(value: number) => void} hear */
-function slider(label, min, max, step, hear) {
-  const shown = h("output");
+/** @param {string} label @param {number} min @param {number} max @param {number} step @param {(value: number) => void} onInput */
+function slider(label, min, max, step, onInput) {
+  const output = h("output");
   const input = h("input", {
     type: "range",
     min,
     max,
     step,
     "aria-label": label,
-    oninput: () => hear(Number(input.value)),
+    oninput: () => onInput(Number(input.value)),
   });
   return {
-    element: h("label", { class: "choice" }, h("span", {}, label), input, shown),
+    element: h("label", { class: "choice" }, h("span", {}, label), input, output),
     value: () => Number(input.value),
-    /** The nearest value there is. @param {number} value */
+    /** Show the nearest valid value. @param {number} value */
     show(value) {
       input.value = String(value);
-      put(shown, input.value);
+      setChildren(output, input.value);
     },
   };
 }

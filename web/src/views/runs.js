@@ -1,61 +1,64 @@
 /**
- * Runs: how training went, and how it goes while it goes. Curves of several runs lie over each other.
+ * Training runs: the curves of their metrics, also while they train. Several runs share the same charts.
  */
 
-import { h, put, s } from "../page/dom.js";
-import { explanation } from "../page/explain.js";
-import { Chart } from "./parts/chart.js";
-import { radioRow } from "./parts/choose.js";
-import { curve, fields, isNoisy, nearest, pictures, smoothed, stretch, titleOf } from "./parts/curves.js";
-import { duration, short } from "./parts/numbers.js";
-import { pictureOf } from "./parts/picture.js";
-import { NONE, RunFeed } from "./parts/run_feed.js";
-import { runList, runName } from "./parts/run_list.js";
-import { scroller, section } from "./parts/section.js";
+import { h, s, setChildren } from "../page/dom.js";
+import { domToSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { formatDuration, formatNumber } from "../page/format.js";
+import { curve, curveFields, fieldTitle, groupIntoCharts, isNoisy, nearestPoint, smooth, smoothingWindow } from "./runs/curves.js";
+import { LineChart } from "./runs/line_chart.js";
+import { MetricsFeed, NO_RUNS } from "./runs/metrics_feed.js";
+import { runList, runName } from "./runs/run_list.js";
+import { radioRow } from "./shared/choices.js";
+import { scrollable, section } from "./shared/section.js";
 
 /** @import { Mounted, RunSummary, State, View, ViewContext } from "../contract.d.ts" */
-/** @import { Axis, Line, Point } from "./parts/curves.js" */
-/** @import { Series } from "./parts/chart.js" */
+/** @import { Axis, MetricRecord, Point } from "./runs/curves.js" */
+/** @import { Series } from "./runs/line_chart.js" */
 
-/** @typedef {{ run: RunSummary, number: number, lines: Line[] }} Chosen */
+/** @typedef {{ run: RunSummary, number: number, records: MetricRecord[] }} SelectedRun */
 
-/** How many places the cursor has on its way. */
-const PLACES = 1000;
+/** The number of positions of the cursor's slider. */
+const CURSOR_STEPS = 1000;
 
 /** @type {View} */
 export const view = {
   name: "runs",
-  title: "Runs",
+  title: "Training runs",
   fits: () => true,
-  mount: (element, context) => new Runs(element, context),
+  mount: (element, context) => new RunsView(element, context),
 };
 
 /** @implements {Mounted} */
-class Runs {
+class RunsView {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
     this.context = context;
     const { store } = context;
-    this.feed = new RunFeed(context.source, () => this.draw());
-    /** Where values are read, as a share of the axis; null: at its end. @type {number | null} */
+    this.feed = new MetricsFeed(context.source, () => this.draw());
+    /** The position of the cursor as a fraction of the x axis; null: at its end. @type {number | null} */
     this.cursor = null;
-    /** @type {Chart[]} */
-    this.drawn = [];
-    this.drawnAs = "";
-    this.axes = radioRow("Along", (value) => store.set({ axis: /** @type {Axis} */ (value) }));
-    this.scales = radioRow("Scale", (value) => store.set({ scale: value === "log" ? "log" : "linear" }));
-    const more = { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "Smoothing" };
-    this.smoothing = h("input", { ...more, oninput: () => store.set({ smoothing: Number(this.smoothing.value) }) });
-    this.smoothingWords = h("output");
+    /** @type {LineChart[]} */
+    this.drawnCharts = [];
+    this.drawnSettings = "";
+    this.axisRow = radioRow("X axis", (value) => store.set({ axis: /** @type {Axis} */ (value) }));
+    this.scaleRow = radioRow("Y scale", (value) => store.set({ scale: value === "log" ? "log" : "linear" }));
+    const range = { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "Smoothing" };
+    this.smoothing = h("input", { ...range, oninput: () => store.set({ smoothing: Number(this.smoothing.value) }) });
+    this.smoothingText = h("output");
     this.list = h("div");
     this.charts = h("div", { class: "charts" });
-    const places = { type: "range", min: 0, max: PLACES, value: PLACES, "aria-label": "Read values at" };
-    this.reader = h("input", { ...places, oninput: () => this.readAt(Number(this.reader.value) / PLACES) });
-    this.readerWords = h("output");
+    const cursorRange = { type: "range", min: 0, max: CURSOR_STEPS, value: CURSOR_STEPS, "aria-label": "Cursor" };
+    this.cursorSlider = h("input", {
+      ...cursorRange,
+      oninput: () => this.setCursor(Number(this.cursorSlider.value) / CURSOR_STEPS),
+    });
+    this.cursorText = h("output");
     this.values = h("div");
-    put(element, this.build());
+    setChildren(element, this.build());
     this.exports = {
-      svg: () => pictureOf(this.charts),
+      svg: () => domToSvg(this.charts),
       csv: () => ({ name: "runs", rows: this.rows() }),
     };
   }
@@ -67,31 +70,31 @@ class Runs {
       explanation(
         "runs",
         "How training went",
-        "A model learns step by step. The loss says how wrong it still is: lower is better. The validation loss is " +
-          "measured on sentences it does not learn from; where it rises while the other falls, the model learns by heart.",
-        "Choose several runs to lay them over each other. A run that is still training goes on growing here.",
+        "The loss measures the model's error: lower is better. The validation loss is measured on data that the model " +
+          "is not trained on; if it rises while the training loss falls, the model overfits.",
+        "Select several runs to compare them. The curves of a run in training are updated live.",
       ),
-      section("Runs on disk", "Each has a number, which stands at the end of its curves.", this.list),
+      section("Runs", "The number of a run is at the end of its curves.", this.list),
       h(
         "div",
         { class: "controls" },
-        this.axes.element,
-        this.scales.element,
-        h("label", { class: "choice" }, h("span", {}, "Smoothing"), this.smoothing, this.smoothingWords),
+        this.axisRow.element,
+        this.scaleRow.element,
+        h("label", { class: "choice" }, h("span", {}, "Smoothing"), this.smoothing, this.smoothingText),
       ),
       this.charts,
       section(
-        "Read the numbers",
-        "Point at a curve, or move this slider with the arrow keys. The values are those that were written " +
-          "down, not smoothed.",
-        h("div", { class: "controls" }, this.reader, this.readerWords),
+        "Values",
+        "Point at a chart, or move this slider with the arrow keys. The values are those that were logged, without " +
+          "smoothing.",
+        h("div", { class: "controls" }, this.cursorSlider, this.cursorText),
         this.values,
       ),
     );
   }
 
-  /** How curves are drawn. @returns {{ axis: Axis, log: boolean, smoothing: number }} */
-  get chosen() {
+  /** @returns {{ axis: Axis, log: boolean, smoothing: number }} */
+  get settings() {
     const { axis, scale } = this.context.store.get();
     return { axis, log: scale === "log", smoothing: Number(this.smoothing.value) };
   }
@@ -100,18 +103,18 @@ class Runs {
   update(state) {
     const theme = document.documentElement.dataset.theme ?? "none";
     this.smoothing.value = String(state.smoothing);
-    this.feed.want(state.runs);
-    const wanted = JSON.stringify([theme, this.chosen]);
-    if (wanted === this.drawnAs) return;
-    this.drawnAs = wanted;
+    this.feed.request(state.runs);
+    const key = JSON.stringify([theme, this.settings]);
+    if (key === this.drawnSettings) return;
+    this.drawnSettings = key;
     this.draw();
   }
 
-  /** @param {string} id @param {boolean} shown */
-  choose(id, shown) {
-    const others = [...this.feed.chosen].filter((other) => other !== id);
-    const runs = shown ? [...others, id] : others;
-    this.context.store.set({ runs: runs.length > 0 ? runs : [NONE] });
+  /** @param {string} id @param {boolean} selected */
+  select(id, selected) {
+    const others = [...this.feed.selected].filter((other) => other !== id);
+    const runs = selected ? [...others, id] : others;
+    this.context.store.set({ runs: runs.length > 0 ? runs : [NO_RUNS] });
   }
 
   destroy() {
@@ -119,45 +122,50 @@ class Runs {
   }
 
   read() {
-    if (!this.feed.runs || !this.runs().every(({ run }) => this.feed.known.has(run.id))) return null;
-    const runs = this.runs().map(({ run, lines }) => {
-      const curves = fields(lines).map((field) => [field, this.shown(lines, field).map(({ x, y }) => [x, y])]);
+    if (!this.feed.runs || !this.selectedRuns().every(({ run }) => this.feed.data.has(run.id))) return null;
+    const runs = this.selectedRuns().map(({ run, records }) => {
+      const curves = curveFields(records).map((field) => [
+        field,
+        this.shownPoints(records, field).map(({ x, y }) => [x, y]),
+      ]);
       return { id: run.id, folder: run.folder, curves: Object.fromEntries(curves) };
     });
-    return { ...this.chosen, live: this.feed.live, runs };
+    return { ...this.settings, live: this.feed.isLive, runs };
   }
 
-  /** The runs that are shown, each with its number and its lines. @returns {Chosen[]} */
-  runs() {
+  /** @returns {SelectedRun[]} */
+  selectedRuns() {
     return (this.feed.runs ?? []).flatMap((run, index) =>
-      this.feed.chosen.has(run.id) ? [{ run, number: index + 1, lines: this.feed.known.get(run.id)?.lines ?? [] }] : [],
+      this.feed.selected.has(run.id)
+        ? [{ run, number: index + 1, records: this.feed.data.get(run.id)?.records ?? [] }]
+        : [],
     );
   }
 
-  /** A curve as it is drawn. @param {Line[]} lines @param {string} field @returns {Point[]} */
-  shown(lines, field) {
-    const points = curve(lines, field, this.chosen.axis);
-    return isNoisy(field) ? smoothed(points, this.chosen.smoothing) : points;
+  /** A curve as it is drawn. @param {MetricRecord[]} records @param {string} field @returns {Point[]} */
+  shownPoints(records, field) {
+    const points = curve(records, field, this.settings.axis);
+    return isNoisy(field) ? smooth(points, this.settings.smoothing) : points;
   }
 
   draw() {
-    const { axis, log, smoothing } = this.chosen;
-    this.axes.show(
+    const { axis, log, smoothing } = this.settings;
+    this.axisRow.update(
       [
         { value: "step", label: "steps" },
         { value: "time", label: "time" },
       ],
       axis,
     );
-    this.scales.show(
+    this.scaleRow.update(
       [
         { value: "linear", label: "linear" },
         { value: "log", label: "logarithmic" },
       ],
       log ? "log" : "linear",
     );
-    const over = `each point is a mean of about ${stretch(smoothing)} lines; the pale line is what was written`;
-    put(this.smoothingWords, smoothing > 0 ? over : "none: every line as it was written");
+    const average = `moving average over about ${smoothingWindow(smoothing)} values; the pale line is unsmoothed`;
+    setChildren(this.smoothingText, smoothing > 0 ? average : "none");
     this.drawList();
     this.drawCharts();
     this.drawValues();
@@ -165,9 +173,13 @@ class Runs {
 
   drawList() {
     const focused = document.activeElement?.getAttribute("data-run");
-    put(
+    setChildren(
       this.list,
-      runList(this.feed, (number) => this.context.colour(0, number), (id, shown) => this.choose(id, shown)),
+      runList(
+        this.feed,
+        (index) => this.context.color(0, index),
+        (id, selected) => this.select(id, selected),
+      ),
     );
     if (!focused) return;
     const box = this.list.querySelector(`[data-run="${CSS.escape(focused)}"]`);
@@ -175,125 +187,131 @@ class Runs {
   }
 
   drawCharts() {
-    const runs = this.runs();
-    const reach = this.reach();
-    this.drawn = [];
-    if (!reach) {
-      const sentence = runs.length > 0 ? "Nothing has been written yet." : "Choose a run above.";
-      put(this.charts, this.feed.runs?.length ? h("p", { class: "note", role: "status" }, sentence) : null);
+    const runs = this.selectedRuns();
+    const range = this.xRange();
+    this.drawnCharts = [];
+    if (!range) {
+      const text = runs.length > 0 ? "Nothing has been logged yet." : "Select a run above.";
+      setChildren(this.charts, this.feed.runs?.length ? h("p", { class: "note", role: "status" }, text) : null);
       return;
     }
-    const room = this.charts.clientWidth || 620;
-    const width = Math.max(280, Math.min(640, room > 900 ? (room - 24) / 2 : room));
-    const figures = pictures(fields(runs.flatMap(({ lines }) => lines))).map(({ title, fields: names }) => {
-      const series = runs.flatMap((one) => names.map((field) => this.series(one, field)));
-      const point = (/** @type {number} */ x) => this.readAt((x - reach[0]) / (reach[1] - reach[0] || 1));
-      const there = series.filter(({ points }) => points.length > 0);
-      const chart = new Chart(there, { ...this.chosen, title, reach, width, point });
-      this.drawn.push(chart);
-      const linear = this.chosen.log && !chart.log ? h("small", {}, "linear: it reaches zero") : null;
+    const available = this.charts.clientWidth || 620;
+    const width = Math.max(280, Math.min(640, available > 900 ? (available - 24) / 2 : available));
+    const figures = groupIntoCharts(curveFields(runs.flatMap(({ records }) => records))).map(({ title, fields }) => {
+      const series = runs
+        .flatMap((run) => fields.map((field) => this.series(run, field)))
+        .filter(({ points }) => points.length > 0);
+      const onPoint = (/** @type {number} */ x) => this.setCursor((x - range[0]) / (range[1] - range[0] || 1));
+      const chart = new LineChart(series, { ...this.settings, title, range, width, onPoint });
+      this.drawnCharts.push(chart);
+      const scaleNote = this.settings.log && !chart.isLog ? h("small", {}, "linear, because it includes zero") : null;
       return h(
         "figure",
         { "data-chart": title },
-        h("figcaption", {}, h("b", {}, title), legend(names), linear),
+        h("figcaption", {}, h("b", {}, title), legend(fields), scaleNote),
         chart.element,
       );
     });
-    put(this.charts, figures);
-    this.mark();
+    setChildren(this.charts, figures);
+    this.drawCursor();
   }
 
-  /** @param {Chosen} one @param {string} field @returns {Series} */
-  series({ run, number, lines }, field) {
+  /** @param {SelectedRun} selected @param {string} field @returns {Series} */
+  series({ run, number, records }, field) {
     return {
-      name: `${runName(run)}, ${titleOf(field)}`,
-      mark: String(number),
-      colour: this.context.colour(0, number - 1),
-      dotted: field.startsWith("valid/"),
-      points: curve(lines, field, this.chosen.axis),
-      shown: this.shown(lines, field),
-      smooth: this.chosen.smoothing > 0 && isNoisy(field),
+      name: `${runName(run)}, ${fieldTitle(field)}`,
+      runNumber: String(number),
+      color: this.context.color(0, number - 1),
+      isValidation: field.startsWith("valid/"),
+      points: curve(records, field, this.settings.axis),
+      shown: this.shownPoints(records, field),
+      isSmoothed: this.settings.smoothing > 0 && isNoisy(field),
     };
   }
 
-  /** @param {number} share of the axis */
-  readAt(share) {
-    this.cursor = Math.min(1, Math.max(0, share));
-    this.reader.value = String(Math.round(this.cursor * PLACES));
-    this.mark();
+  /** @param {number} fraction of the x axis */
+  setCursor(fraction) {
+    this.cursor = Math.min(1, Math.max(0, fraction));
+    this.cursorSlider.value = String(Math.round(this.cursor * CURSOR_STEPS));
+    this.drawCursor();
     this.drawValues();
   }
 
-  mark() {
-    const reach = this.reach();
-    const at = reach && this.cursor !== null ? reach[0] + this.cursor * (reach[1] - reach[0]) : null;
-    for (const chart of this.drawn) chart.read(at);
+  drawCursor() {
+    const range = this.xRange();
+    const x = range && this.cursor !== null ? range[0] + this.cursor * (range[1] - range[0]) : null;
+    for (const chart of this.drawnCharts) chart.setCursor(x);
   }
 
-  /** Where the axis begins and ends. @returns {[number, number] | null} */
-  reach() {
-    const places = this.runs().flatMap(({ lines }) => curve(lines, "step", this.chosen.axis).map(({ x }) => x));
-    if (places.length === 0) return null;
-    return [places.reduce((one, other) => Math.min(one, other)), places.reduce((one, other) => Math.max(one, other))];
+  /** The range of the x axis. @returns {[number, number] | null} */
+  xRange() {
+    const { axis } = this.settings;
+    const xs = this.selectedRuns().flatMap(({ records }) => curve(records, "step", axis).map(({ x }) => x));
+    if (xs.length === 0) return null;
+    return [xs.reduce((a, b) => Math.min(a, b)), xs.reduce((a, b) => Math.max(a, b))];
   }
 
   drawValues() {
-    const reach = this.reach();
-    if (!reach) {
-      put(this.values);
-      put(this.readerWords);
+    const range = this.xRange();
+    if (!range) {
+      setChildren(this.values);
+      setChildren(this.cursorText);
       return;
     }
-    const at = reach[0] + (this.cursor ?? 1) * (reach[1] - reach[0]);
-    const where = this.chosen.axis === "time" ? `after ${duration(at)}` : `near step ${short(Math.round(at), 7)}`;
-    put(this.readerWords, where);
-    this.reader.setAttribute("aria-valuetext", where);
-    const runs = this.runs();
-    const names = fields(runs.flatMap(({ lines }) => lines));
-    const head = h(
+    const x = range[0] + (this.cursor ?? 1) * (range[1] - range[0]);
+    const { axis } = this.settings;
+    const text = axis === "time" ? `after ${formatDuration(x)}` : `near step ${formatNumber(Math.round(x), 7)}`;
+    setChildren(this.cursorText, text);
+    this.cursorSlider.setAttribute("aria-valuetext", text);
+    const runs = this.selectedRuns();
+    const fields = curveFields(runs.flatMap(({ records }) => records));
+    const header = h(
       "tr",
       {},
       h("th", { scope: "col" }, "run"),
-      names.map((name) => h("th", { scope: "col", class: "number" }, titleOf(name))),
+      fields.map((field) => h("th", { scope: "col", class: "number" }, fieldTitle(field))),
     );
-    const rows = runs.map(({ run, number, lines }) => {
-      const cells = names.map((name) => valueCell(name, nearest(curve(lines, name, this.chosen.axis), at)));
+    const rows = runs.map(({ run, number, records }) => {
+      const cells = fields.map((field) => valueCell(field, nearestPoint(curve(records, field, axis), x)));
       return h("tr", {}, h("th", { scope: "row" }, `${number} · ${runName(run)}`), cells);
     });
-    put(this.values, scroller("Values", h("table", { class: "numbers" }, h("thead", {}, head), h("tbody", {}, rows))));
+    setChildren(
+      this.values,
+      scrollable("Values", h("table", { class: "numbers" }, h("thead", {}, header), h("tbody", {}, rows))),
+    );
   }
 
-  /** Every line of the chosen runs, for a table. @returns {(string | number)[][]} */
+  /** All records of the selected runs, as a table. @returns {(string | number)[][]} */
   rows() {
-    const runs = this.runs();
-    const names = [...new Set(runs.flatMap(({ lines }) => lines.flatMap((line) => Object.keys(line))))];
-    const lines = runs.flatMap(({ run, lines: all }) =>
-      all.map((line) => [run.id, ...names.map((name) => line[name] ?? "")]),
+    const runs = this.selectedRuns();
+    const names = [...new Set(runs.flatMap(({ records }) => records.flatMap((record) => Object.keys(record))))];
+    const rows = runs.flatMap(({ run, records }) =>
+      records.map((record) => [run.id, ...names.map((name) => record[name] ?? "")]),
     );
-    return [["run", ...names], ...lines];
+    return [["run", ...names], ...rows];
   }
 }
 
-/** @param {string} name @param {Point | null} found */
-function valueCell(name, found) {
-  const facts = { class: "number", "data-field": name, "data-value": found?.y, "data-step": found?.step };
+/** @param {string} field @param {Point | null} point */
+function valueCell(field, point) {
+  const attributes = { class: "number", "data-field": field, "data-value": point?.y, "data-step": point?.step };
   return h(
     "td",
-    facts,
-    short(found?.y, 4),
-    found ? h("small", { class: "soft" }, ` at ${short(found.step, 7)}`) : null,
+    attributes,
+    formatNumber(point?.y, 4),
+    point ? h("small", { class: "soft" }, ` at ${formatNumber(point.step, 7)}`) : null,
   );
 }
 
-/** Which line is which, where a picture has several. @param {string[]} names */
-function legend(names) {
-  if (names.length < 2) return null;
-  return names.map((name) => {
+/** Which line is which, for a chart with several curves per run. @param {string[]} fields */
+function legend(fields) {
+  if (fields.length < 2) return null;
+  return fields.map((field) => {
     const sample = s(
       "svg",
       { width: 24, height: 8, "aria-hidden": "true" },
       s("line", { x1: 0, x2: 24, y1: 4, y2: 4 }),
     );
-    return h("span", { class: name.startsWith("valid/") ? "key dotted" : "key" }, sample, titleOf(name));
+    return h("span", { class: field.startsWith("valid/") ? "key dashed" : "key" }, sample, fieldTitle(field));
   });
 }

@@ -1,236 +1,225 @@
-"""A run folder becomes a Hugging Face folder, which transformers opens without code of ours.
+"""Export a run folder as a Hugging Face folder, which transformers opens without code of ours.
 
-The rules that bring a family's weights in are read the other way round. Whether a model fits a family is not decided by
-a list of conditions: the settings for it are written, read back as an import would read them, and whatever then differs
-has no counterpart there and is named. So what is exported is a model that an import gives back.
+The rules that import an architecture's weights are applied in reverse. Whether a model fits an architecture is not
+decided by a list of conditions: its config.json is written and read back as an import would read it, and whatever then
+differs has no counterpart there and is named. So an exported model is one that an import gives back.
 
-A translator of our own is pre-norm with sinusoidal positions. That is Pegasus (`PegasusForConditionalGeneration`),
-except that its sinusoids stand in halves, all sines before all cosines, where ours alternate. The features of a model
-have no order of their own, so they are put into that order in every tensor they occur in, and nothing else changes.
+A translator trained here is pre-norm with sinusoidal positions. That is Pegasus, except that its sinusoids are in
+halves (all sines before all cosines) where ours are interleaved. The features of a model have no order of their own, so
+they are permuted in every tensor they occur in, and nothing else changes.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from regard.attention import LatentConfig, LearnedConfig, SinusoidalConfig
+from regard.attention import LatentAttentionConfig, LearnedConfig, SinusoidalConfig
 from regard.config import ConfigError
-from regard.data.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError
 from regard.files import new_folder
-from regard.interop.huggingface.bart import BART
-from regard.interop.huggingface.bert import (
+from regard.interop.huggingface.architecture import Architecture, complete_config, drop_unused_bos
+from regard.interop.huggingface.architectures.bart import BART
+from regard.interop.huggingface.architectures.bert import (
     BERT,
-    BERT_CLASSIFY,
-    BERT_FILL,
-    BERT_TAG,
-    WORD_BIAS,
-    WORD_BIAS_AGAIN,
+    BERT_MASKED_LM,
+    BERT_SEQUENCE_CLASSIFICATION,
+    BERT_TOKEN_CLASSIFICATION,
+    LM_HEAD_BIAS,
+    LM_HEAD_DECODER_BIAS,
 )
-from regard.interop.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from regard.interop.huggingface.encoder_decoder import DECODER, ENCODER, OUTPUT, SHARED, layer_rules, read_model
-from regard.interop.huggingface.export_settings import (
+from regard.interop.huggingface.architectures.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from regard.interop.huggingface.architectures.encoder_decoder import (
+    DECODER_EMBEDDING,
+    ENCODER_EMBEDDING,
+    LM_HEAD,
+    SHARED_EMBEDDING,
+)
+from regard.interop.huggingface.architectures.gpt2 import GPT2
+from regard.interop.huggingface.architectures.llama import LLAMA
+from regard.interop.huggingface.architectures.marian import MARIAN
+from regard.interop.huggingface.architectures.mistral import MISTRAL
+from regard.interop.huggingface.architectures.pegasus import HALVES, PEGASUS
+from regard.interop.huggingface.architectures.vit import VIT, VIT_CLASSIFICATION, qkv_biases
+from regard.interop.huggingface.export_config import (
+    CONFIG_WRITERS,
     POSITIONS,
-    WRITERS,
-    generation_settings,
-    kept_settings,
+    generation_config,
+    imported_config,
     no_counterpart,
 )
-from regard.interop.huggingface.family import Family, begun_as_there, complete
-from regard.interop.huggingface.folder import FAMILIES, describe
-from regard.interop.huggingface.gpt2 import GPT2
-from regard.interop.huggingface.llama import LLAMA
-from regard.interop.huggingface.mapping import Rule, for_layers, part, parts, stacks_of
-from regard.interop.huggingface.marian import MARIAN
-from regard.interop.huggingface.mistral import MISTRAL
-from regard.interop.huggingface.pictures import Preparation, each_channel, write_preparation
-from regard.interop.huggingface.sentence import write_sentence
-from regard.interop.huggingface.settings import Settings
-from regard.interop.huggingface.vit import VIT, VIT_CLASSIFY, biases
-from regard.interop.huggingface.weights import HEADS, Weights
+from regard.interop.huggingface.export_tokenizer import write_tokenizers
+from regard.interop.huggingface.feature_order import residual_axes
+from regard.interop.huggingface.hf_config import HFConfig
+from regard.interop.huggingface.image_processor import ImageProcessor, each_channel, image_processor_config
+from regard.interop.huggingface.importer import ARCHITECTURES, describe
+from regard.interop.huggingface.mapping import stack_configs
+from regard.interop.huggingface.sentence_transformers import write_sentence
+from regard.interop.huggingface.weights import HEADS, Weights, write_json
 from regard.model import (
     AnyModelConfig,
     EncoderConfig,
     EncoderDecoderConfig,
-    ExpertsConfig,
     FeedForwardConfig,
     LanguageModelConfig,
+    MixtureOfExpertsConfig,
     VisionTransformerConfig,
     build_empty,
     read_any_config,
 )
-from regard.run import Loaded, find, load, read_facts
+from regard.run import LoadedModel, find_model, load_model, read_metadata
 from regard.run.tensors import write_tensors
 
-_HALVES = SinusoidalConfig(layout="halves")
-_TRAINING = ("dropout", "balance", "rate")
-"""Settings that make no difference to what a trained model computes."""
+_TRAINING_ONLY = ("dropout", "aux_loss", "bias_update_rate")
+"""Settings that do not change what a trained model computes."""
 
 
 def export_huggingface(folder: Path | str, out: Path | str) -> str:
-    """Write a model for transformers; gives a sentence that says as what.
+    """Export a model for transformers; returns a sentence that says as which class.
 
-    A model that no architecture of theirs fits exactly is refused with the setting that has no counterpart.
+    A model that no architecture fits exactly is refused with the setting that has no counterpart.
     """
-    place, out = find(folder), Path(out)
+    source, out = find_model(folder), Path(out)
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists already; choose another folder, or remove it first.")
-    noted = read_facts(place).get("origin")
-    origin = noted if isinstance(noted, dict) else {}
-    loaded = load(place)
-    family = _family(loaded.config, origin)
-    _check_kinds(family, loaded.config)
-    config, tensors = _prepare(family, loaded)
-    imported = _imported(origin, family)
-    settings = kept_settings(family, origin, config) if imported else WRITERS[family.kind](config)
-    settings |= {"architectures": [family.architecture], "model_type": family.kind}
-    company = dict(origin) if imported else _company(config, settings, origin)
-    theirs = _send(family, config, settings, tensors)
-    _leave_out_biases(config, settings, theirs)
-    whole = complete(settings, company)
-    _check(family, config, whole, theirs, place, loaded.tokenizer if imported else None)
-    assert not set(tensors) - {name for rule in family.rules(config) for name in rule.ours}, "a tensor was left behind"
-    with new_folder(out) as beside:
-        _write_json(beside / "config.json", settings)
+    recorded = read_metadata(source).get("origin")
+    origin = recorded if isinstance(recorded, dict) else {}
+    loaded = load_model(source)
+    architecture = _architecture(loaded.config, origin)
+    _check_layer_kinds(architecture, loaded.config)
+    config, tensors = _prepare(architecture, loaded)
+    imported = _imported(origin, architecture)
+    write_config = CONFIG_WRITERS[architecture.model_type]
+    hf_config = imported_config(architecture, origin, config) if imported else write_config(config)
+    hf_config |= {"architectures": [architecture.class_name], "model_type": architecture.model_type}
+    other_files = dict(origin) if imported else _other_files(config, hf_config, origin)
+    hf_tensors = _to_hf(architecture, config, hf_config, tensors)
+    _drop_zero_qkv_biases(config, hf_config, hf_tensors)
+    completed = complete_config(hf_config, other_files)
+    _check_round_trip(architecture, config, completed, hf_tensors, source, loaded.tokenizer if imported else None)
+    assert not set(tensors) - {name for rule in architecture.rules(config) for name in rule.ours}, (
+        "a tensor has no rule"
+    )
+    with new_folder(out) as new:
+        write_json(new / "config.json", hf_config)
         for key, name in (("generation", "generation_config.json"), ("preprocessor", "preprocessor_config.json")):
-            if company.get(key):
-                _write_json(beside / name, company[key])
-        if company.get("sentence"):
-            write_sentence(beside, company["sentence"])
-        write_tensors(beside / "model.safetensors", _spelled(family, config, theirs))
-        _write_tokenizers(beside, loaded, whole, imported)
-    return f"exported as {family.architecture} {describe(loaded.model, loaded.tokenizer is not None)}."
+            if other_files.get(key):
+                write_json(new / name, other_files[key])
+        if other_files.get("sentence"):
+            write_sentence(new, other_files["sentence"])
+        write_tensors(new / "model.safetensors", _prefixed(architecture, config, hf_tensors))
+        write_tokenizers(new, loaded, completed, imported)
+    return f"exported as {architecture.class_name} {describe(loaded.model, loaded.tokenizer is not None)}."
 
 
-def _company(config: AnyModelConfig, settings: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands beside config.json, for a model of our own."""
+def _other_files(config: AnyModelConfig, hf_config: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """What goes into the files beside config.json, for a model that was not imported."""
     if isinstance(config, VisionTransformerConfig):
-        return {"preprocessor": write_preparation(Preparation(config.size, pixels=config.pixels), config.channels)}
-    return {} if isinstance(config, EncoderConfig) else {"generation": generation_settings(settings, origin)}
+        return {
+            "preprocessor": image_processor_config(ImageProcessor(config.size, pixels=config.pixels), config.channels)
+        }
+    return {} if isinstance(config, EncoderConfig) else {"generation": generation_config(hf_config, origin)}
 
 
-# Which family
+# The architecture
 
 
-def _read_pegasus(settings: Settings, weights: Weights) -> EncoderDecoderConfig:
-    size = settings.whole("vocab_size")
-    read = read_model(settings, weights, _HALVES, None, shared=True, sizes=(size, size), usual={})
-    plain = read.plain()
-    for stack in ("encoder", "decoder"):
-        plain[stack]["order"] = "pre"
-    return EncoderDecoderConfig.read(plain)
-
-
-def _pegasus_rules(config: AnyModelConfig) -> list[Rule]:
-    last = parts(part("encoder.layer_norm", "encoder.norm"), part("decoder.layer_norm", "decoder.norm"))
-    return for_layers(layer_rules(config) + last, config)
-
-
-PEGASUS = Family(
-    name="Pegasus",
-    kind="pegasus",
-    architecture="PegasusForConditionalGeneration",
-    bare="PegasusModel",
-    prefix="model.",
-    read=_read_pegasus,
-    rules=_pegasus_rules,
-)
-
-
-def _family(config: AnyModelConfig, origin: Mapping[str, Any]) -> Family:
-    """The family a model came from, or the one that is most like it."""
-    for family in (*FAMILIES, PEGASUS):
-        if _imported(origin, family):
-            return family
+def _architecture(config: AnyModelConfig, origin: Mapping[str, Any]) -> Architecture:
+    """The architecture a model was imported from, or the one that is nearest to it."""
+    for architecture in (*ARCHITECTURES, PEGASUS):
+        if _imported(origin, architecture):
+            return architecture
     match config:
         case VisionTransformerConfig():
-            return VIT_CLASSIFY if config.classes else VIT
+            return VIT_CLASSIFICATION if config.classes else VIT
         case EncoderConfig():
-            return {"fill": BERT_FILL, "classify": BERT_CLASSIFY, "tag": BERT_TAG}.get(config.head.kind, BERT)
+            return {
+                "masked_lm": BERT_MASKED_LM,
+                "classification": BERT_SEQUENCE_CLASSIFICATION,
+                "token_classification": BERT_TOKEN_CLASSIFICATION,
+            }.get(config.head.kind, BERT)
         case LanguageModelConfig():
-            if isinstance(config.decoder.attention, LatentConfig):
+            if isinstance(config.decoder.attention, LatentAttentionConfig):
                 return DEEPSEEK_V2 if _is_like_v2(config.decoder.feed_forward) else DEEPSEEK_V3
             if config.decoder.norm.kind != "rms":
                 return GPT2
             return LLAMA if config.decoder.attention.pattern == "full" else MISTRAL
-    if config.decoder.order != "post":
+    if config.decoder.norm_position != "post":
         return PEGASUS
     return BART if isinstance(config.position, LearnedConfig) else MARIAN
 
 
 def _is_like_v2(config: FeedForwardConfig) -> bool:
-    """Of DeepSeek's two, V2 chooses experts by a softmax; and where there are none, it may have biases."""
-    return config.gate == "softmax" if isinstance(config, ExpertsConfig) else config.bias
+    """V2's router is a softmax; and without experts, only V2 may have biases."""
+    return config.router == "softmax" if isinstance(config, MixtureOfExpertsConfig) else config.bias
 
 
-def _imported(origin: Mapping[str, Any], family: Family) -> bool:
-    theirs = origin.get("library") == "huggingface" and isinstance(origin.get("config"), dict)
-    return theirs and origin.get("architecture") == family.architecture
+def _imported(origin: Mapping[str, Any], architecture: Architecture) -> bool:
+    from_hf = origin.get("library") == "huggingface" and isinstance(origin.get("config"), dict)
+    return from_hf and origin.get("architecture") == architecture.class_name
 
 
-def _check_kinds(family: Family, config: AnyModelConfig) -> None:
-    """Refuse layers of a kind that a family does not have: of ours only DeepSeek has latents and experts."""
-    deep = family in (DEEPSEEK_V2, DEEPSEEK_V3)
-    for name, stack in stacks_of(config).items():
-        for place, kind, usual in (
-            ("attention.kind", stack.attention.kind, "latent" if deep else "heads"),
+def _check_layer_kinds(architecture: Architecture, config: AnyModelConfig) -> None:
+    """Refuse kinds of layers that an architecture lacks: only DeepSeek has latent attention and experts."""
+    deep = architecture in (DEEPSEEK_V2, DEEPSEEK_V3)
+    for name, stack in stack_configs(config).items():
+        for key, kind, expected in (
+            ("attention.kind", stack.attention.kind, "latent" if deep else "multi_head"),
             ("feed_forward.kind", stack.feed_forward.kind, stack.feed_forward.kind if deep else "dense"),
-            ("first.layers", 0 if stack.first is None or deep else stack.first.layers, 0),
+            ("dense_prefix.layers", 0 if stack.dense_prefix is None or deep else stack.dense_prefix.layers, 0),
         ):
-            if kind != usual:
-                raise no_counterpart(f"{name}.{place}", kind, family.name, f"; there it is always {usual!r}")
+            if kind != expected:
+                raise no_counterpart(f"{name}.{key}", kind, architecture.name, f"; there it is always {expected!r}")
 
 
-def _check(
-    family: Family,
+def _check_round_trip(
+    architecture: Architecture,
     config: AnyModelConfig,
-    settings: dict[str, Any],
-    theirs: dict[str, Tensor],
-    place: Path,
+    hf_config: dict[str, Any],
+    hf_tensors: dict[str, Tensor],
+    source: Path,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Read what was written as an import would, and refuse the model if another one would come back."""
-    weights = Weights([], family.prefix)
-    for name, tensor in theirs.items():
+    """Read what was written as an import would, and refuse the model if a different one would come back."""
+    weights = Weights([], architecture.prefix)
+    for name, tensor in hf_tensors.items():
         weights.put(name, tensor)
     try:
-        back = begun_as_there(family.read(Settings(settings, "config.json"), weights), tokenizer)
+        back = drop_unused_bos(architecture.read(HFConfig(hf_config, "config.json"), weights), tokenizer)
     except ConfigError as error:
-        raise UserError(f"{place} cannot be exported as {family.name}: {error}") from None
-    ours, others = _flat(_sized(config)), _flat(_sized(back))
-    unlike = [key for key in {**ours, **others} if ours.get(key) != others.get(key)]
-    if unlike:
-        key = min(unlike, key=lambda one: not one.endswith("kind"))
-        raise no_counterpart(key, ours.get(key), family.name, f"; there it is always {others.get(key)!r}")
+        raise UserError(f"{source} cannot be exported as {architecture.name}: {error}") from None
+    ours, imported = _flat(_with_sizes(config)), _flat(_with_sizes(back))
+    different = [key for key in {**ours, **imported} if ours.get(key) != imported.get(key)]
+    if different:
+        key = min(different, key=lambda one: not one.endswith("kind"))
+        raise no_counterpart(key, ours.get(key), architecture.name, f"; there it is always {imported.get(key)!r}")
 
 
-def _sized(config: AnyModelConfig) -> dict[str, Any]:
-    """The settings that make up what a model computes, with widths that were left out filled in."""
-    plain = config.plain()
-    for name, stack in stacks_of(config).items():
+def _with_sizes(config: AnyModelConfig) -> dict[str, Any]:
+    """The settings that decide what a model computes, with default sizes filled in."""
+    values = config.plain()
+    for name, stack in stack_configs(config).items():
         sizes = stack.attention.sizes(config.width)
-        widths = {"key_heads": sizes.key_heads, "head_width": sizes.head_width, "value_width": sizes.value_width}
-        plain[name]["attention"] |= widths
-        plain[name]["norm"]["bias"] |= stack.norm.kind == "rms"  # which has none either way
-        if plain[name]["feed_forward"].get("groups") == 1:  # then it is all the same how groups are compared
-            plain[name]["feed_forward"] |= {"group_score": "best", "active_groups": 1}
+        widths = {"kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim, "value_head_dim": sizes.value_head_dim}
+        values[name]["attention"] |= widths
+        values[name]["norm"]["bias"] |= stack.norm.kind == "rms"  # which has none in any case
+        if values[name]["feed_forward"].get("groups") == 1:  # then it does not matter how groups are compared
+            values[name]["feed_forward"] |= {"group_score": "max", "top_groups": 1}
     if isinstance(config, VisionTransformerConfig):
-        plain["pixels"] = {key: each_channel(value, config.channels) for key, value in plain["pixels"].items()}
-    return plain
+        values["pixels"] = {key: each_channel(value, config.channels) for key, value in values["pixels"].items()}
+    return values
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and their values; what only training knows is left out."""
+    """Dotted keys and their values, without what only matters in training."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
-        elif key not in _TRAINING:
+        elif key not in _TRAINING_ONLY:
             flat[f"{prefix}{key}"] = value
     return flat
 
@@ -238,29 +227,33 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Weights
 
 
-def _prepare(family: Family, loaded: Loaded) -> tuple[AnyModelConfig, dict[str, Tensor]]:
-    """The same model as one with every bias and some segment (the new ones are zero), and with sinusoids in halves.
+def _prepare(architecture: Architecture, loaded: LoadedModel) -> tuple[AnyModelConfig, dict[str, Tensor]]:
+    """The same model with every bias and at least one token type (new ones are zero), and with sinusoids in halves.
 
-    Experts that are kept busy by a loss get a bias for choosing, which is zero too.
+    For V3 experts balanced by a loss get an expert bias, which is zero too.
     """
     config, tensors = loaded.config, dict(loaded.model.state_dict())
-    plain = config.plain()
-    if family not in (LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3):  # whose settings say which biases there are
-        _set_biases(plain)
-    if family is DEEPSEEK_V3 and isinstance(config, LanguageModelConfig):
-        _set_correction(plain["decoder"]["feed_forward"])
-    if family.kind == "bert":
-        plain["segments"] = max(1, plain["segments"])
+    values = config.plain()
+    if architecture not in (LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3):  # whose config says which biases there are
+        _set_biases(values)
+    if architecture is DEEPSEEK_V3 and isinstance(config, LanguageModelConfig):
+        _set_expert_bias(values["decoder"]["feed_forward"])
+    if architecture.model_type == "bert":
+        values["token_types"] = max(1, values["token_types"])
     if isinstance(config.position, SinusoidalConfig) and config.position.layout == "interleaved":
         order = torch.cat((torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)))
-        if config.position.join == "add":
-            tensors = {name: _reorder(name, tensor, order) for name, tensor in tensors.items()}
-            plain["position"]["layout"] = "halves"
-    full = read_any_config(plain)
-    kind = next(loaded.model.parameters()).dtype
+        if config.position.combine == "add":
+            axes = residual_axes(loaded.model)
+            tensors = {
+                name: tensor.index_select(axes[name], order) if name in axes else tensor
+                for name, tensor in tensors.items()
+            }
+            values["position"]["layout"] = "halves"
+    full = read_any_config(values)
+    dtype = next(loaded.model.parameters()).dtype
     for name, tensor in build_empty(full).state_dict().items():
         if name not in tensors:
-            tensors[name] = torch.zeros(tensor.shape, dtype=kind)
+            tensors[name] = torch.zeros(tensor.shape, dtype=dtype)
     return full, tensors
 
 
@@ -272,114 +265,60 @@ def _set_biases(table: dict[str, Any]) -> None:
             table[key] = True
 
 
-def _set_correction(table: dict[str, Any]) -> None:
-    if table["kind"] == "experts":
+def _set_expert_bias(table: dict[str, Any]) -> None:
+    if table["kind"] == "moe":
         table["balancing"] = "bias"
 
 
-def _reorder(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """A tensor with the features of the model's width in another order, on whichever side it has them."""
-    writes = name.endswith((".function.output.weight", ".function.output.bias", ".narrow.weight", ".narrow.bias"))
-    if writes or ".norm." in name:
-        return tensor[order]
-    reads = name.endswith((".query.weight", ".key.weight", ".value.weight", ".widen.weight", ".gate.weight"))
-    if reads or name in ("vocabulary.weight", "source_vocabulary.weight", "output.weight"):
-        return tensor[:, order]
-    return tensor  # queries, keys, values, hidden features and scores keep theirs
-
-
-def _send(
-    family: Family, config: AnyModelConfig, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+def _to_hf(
+    architecture: Architecture, config: AnyModelConfig, hf_config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Their tensors, made from ours."""
-    theirs: dict[str, Tensor] = {}
-    for rule in family.rules(config):
+    """Hugging Face tensors from ours."""
+    hf_tensors: dict[str, Tensor] = {}
+    for rule in architecture.rules(config):
         if all(name in tensors for name in rule.ours):
-            theirs |= rule.send([tensors[name] for name in rule.ours])
-    shares = settings.get("share_encoder_decoder_embeddings") is not False
-    if isinstance(config, EncoderDecoderConfig) and shares and not (config.tie and config.source_vocabulary is None):
-        # Where not all words are one table, their library ties none: each is stored under its own name.
-        words, source = tensors["vocabulary.weight"], tensors.get("source_vocabulary.weight")
-        words_of = {SHARED: words, DECODER: words, ENCODER: words if source is None else source}
-        theirs |= {name: tensor.clone() for name, tensor in words_of.items()}
-        theirs |= {OUTPUT: words.clone()} if config.tie else {}
-    if WORD_BIAS in theirs and settings.get("tie_word_embeddings") is False:
-        theirs[WORD_BIAS_AGAIN] = theirs[WORD_BIAS].clone()
-    return theirs
+            hf_tensors |= rule.to_hf([tensors[name] for name in rule.ours])
+    shares = hf_config.get("share_encoder_decoder_embeddings") is not False
+    if (
+        isinstance(config, EncoderDecoderConfig)
+        and shares
+        and not (config.tie_weights and config.source_vocab_size is None)
+    ):
+        # Unless all embeddings are one matrix, transformers ties none: each is stored under its own name.
+        embedding, source = tensors["embed_tokens.weight"], tensors.get("source_embed_tokens.weight")
+        embeddings = {
+            SHARED_EMBEDDING: embedding,
+            DECODER_EMBEDDING: embedding,
+            ENCODER_EMBEDDING: embedding if source is None else source,
+        }
+        hf_tensors |= {name: tensor.clone() for name, tensor in embeddings.items()}
+        hf_tensors |= {LM_HEAD: embedding.clone()} if config.tie_weights else {}
+    if LM_HEAD_BIAS in hf_tensors and hf_config.get("tie_word_embeddings") is False:
+        hf_tensors[LM_HEAD_DECODER_BIAS] = hf_tensors[LM_HEAD_BIAS].clone()
+    return hf_tensors
 
 
-def _leave_out_biases(config: AnyModelConfig, settings: dict[str, Any], theirs: dict[str, Tensor]) -> None:
-    """Of a ViT that came without biases on queries, keys and values, unless they are no longer zero."""
-    if settings.get("qkv_bias") is False:
-        names = biases(stacks_of(config)["encoder"].layers)
-        settings["qkv_bias"] = any(bool(theirs[name].any()) for name in names)
-        for name in () if settings["qkv_bias"] else names:
-            del theirs[name]
+def _drop_zero_qkv_biases(config: AnyModelConfig, hf_config: dict[str, Any], hf_tensors: dict[str, Tensor]) -> None:
+    """Remove the query, key and value biases of a ViT that came without, unless they are no longer zero."""
+    if hf_config.get("qkv_bias") is False:
+        names = qkv_biases(stack_configs(config)["encoder"].layers)
+        hf_config["qkv_bias"] = any(bool(hf_tensors[name].any()) for name in names)
+        for name in () if hf_config["qkv_bias"] else names:
+            del hf_tensors[name]
 
 
-def _spelled(family: Family, config: AnyModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under the names of a whole model, with what a file has and a model of ours does not."""
-    whole = dict(theirs)
-    if family is PEGASUS:
-        table = _HALVES.code(config.width).encode(torch.arange(POSITIONS))
-        whole |= {f"{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
-    if isinstance(config, EncoderDecoderConfig) and "final_logits_bias" not in whole:
-        whole["final_logits_bias"] = torch.zeros(1, config.vocabulary, dtype=next(iter(theirs.values())).dtype)
-    alone = family.architecture == family.bare  # without a head, so that nothing has to be told from it
-    return {name if alone or name.startswith(HEADS) else family.prefix + name: one for name, one in whole.items()}
-
-
-# Tokenizer
-
-
-def _write_tokenizers(beside: Path, loaded: Loaded, settings: Mapping[str, Any], imported: bool) -> None:
-    """The tokenizer with the names of its special tokens; the target's, where it is another, in a folder of its own."""
-    if loaded.tokenizer is None:
-        return
-    _write_tokenizer(beside, loaded.tokenizer, settings, imported)
-    if loaded.target_tokenizer is not None and loaded.target_tokenizer is not loaded.tokenizer:
-        target = beside / "target_tokenizer"
-        target.mkdir()
-        _write_tokenizer(target, loaded.target_tokenizer, settings, imported)
-
-
-def _write_tokenizer(folder: Path, given: Tokenizer, settings: Mapping[str, Any], imported: bool) -> None:
-    tokenizer = Tokenizer.from_str(given.to_str())
-    facts: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
+def _prefixed(
+    architecture: Architecture, config: AnyModelConfig, hf_tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Tensors under their names in a file, with those that a file has and our model lacks."""
+    tensors = dict(hf_tensors)
+    if architecture is PEGASUS:
+        table = HALVES.encoding(config.width).encode(torch.arange(POSITIONS))
+        tensors |= {f"{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
+    if isinstance(config, EncoderDecoderConfig) and "final_logits_bias" not in tensors:
+        tensors["final_logits_bias"] = torch.zeros(1, config.vocab_size, dtype=next(iter(hf_tensors.values())).dtype)
+    without_head = architecture.class_name == architecture.base_class  # without a head no prefix is needed
+    return {
+        name if without_head or name.startswith(HEADS) else architecture.prefix + name: tensor
+        for name, tensor in tensors.items()
     }
-    if not imported:
-        facts["split_special_tokens"] = True  # what a person types is plain text
-        if settings.get("is_encoder_decoder"):
-            facts["model_max_length"] = settings["max_position_embeddings"]
-    if settings["model_type"] == "bert":
-        facts["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    for role in ("pad_token", "bos_token", "eos_token", "mask_token", "sep_token", "cls_token"):
-        number = settings.get(f"{role}_id")
-        number = number[0] if isinstance(number, list) and number else number
-        name = tokenizer.id_to_token(number) if type(number) is int and number >= 0 else None
-        if name is not None:
-            facts[role] = name
-    word_pieces = isinstance(tokenizer.model, models.WordPiece)
-    unknown = tokenizer.model.unk_token if word_pieces else SPECIAL_NAMES["unknown"]
-    if tokenizer.token_to_id(unknown) is not None:
-        facts["unk_token"] = unknown
-    # Our translators put the end behind a source themselves, and our writers the start before a prompt, where they have
-    # one; theirs leave it to the tokenizer.
-    translates = settings.get("is_encoder_decoder")
-    writes = not imported and settings["model_type"] != "bert"
-    added = facts.get("eos_token" if translates else "bos_token")
-    if added is not None and tokenizer.post_processor is None and (translates or writes):
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=["$A", added] if translates else [added, "$A"],
-            pair=["$A", "$B", added] if translates else [added, "$A", "$B"],
-            special_tokens=[(added, tokenizer.token_to_id(added))],
-        )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", facts)
-
-
-def _write_json(path: Path, table: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,84 +1,86 @@
 /**
- * What is shown of the heads: which attention, merged or not, averaged or not, from which weight on.
+ * The controls of the heads view: the attention type, aggregation, and the minimum weight of a line.
  */
 
-/** @import { Side, State, Trace, ViewContext } from "../../contract" */
+/** @import { AttentionType, State, Trace, ViewContext } from "../../contract" */
 
-import { h, put, unique } from "../../page/dom.js";
-import { percent } from "../../page/words.js";
+import { h, setChildren, uniqueId } from "../../page/dom.js";
+import { ATTENTION_NAMES, formatPercent } from "../../page/format.js";
 
-/** @type {Record<Side, [string, string]>} */
-const SIDES = {
-  encoder: ["Reading", "encoder: words of the text look at each other"],
-  decoder: ["Writing", "decoder: what is written looks back at itself"],
-  cross: ["From writing to reading", "cross-attention: what is written looks at what was read"],
+/** @type {Record<AttentionType, string>} */
+const DESCRIPTIONS = {
+  encoder: "Tokens of the source attend to each other.",
+  decoder: "Each target token attends to itself and to the tokens before it.",
+  cross: "Each target token attends to the tokens of the source.",
 };
 
 /** @param {ViewContext} context */
 export function headControls({ store }) {
-  const tabs = h("div", { class: "sides", role: "radiogroup", "aria-label": "Which attention" });
-  const about = h("p", { class: "note" });
-  const merged = check("Merge sub-words to words", (on) => store.set({ merged: on }));
-  const averaged = check("Average the layer’s heads", (on) => store.set({ averaged: on }));
-  const special = check("Show special tokens", (on) => store.set({ special: on }));
-  const threshold = h("input", { type: "range", min: 0, max: 0.98, step: 0.01, id: unique("threshold") });
-  const shown = h("output", { for: threshold.id });
-  // By the square, so that there is room among the small weights of long texts.
+  const tabs = h("div", { class: "attention-types", role: "radiogroup", "aria-label": "Attention type" });
+  const description = h("p", { class: "note" });
+  const mergeSubwords = checkbox("Merge subwords into words", (checked) => store.set({ merge_subwords: checked }));
+  const averageHeads = checkbox("Average the layer’s heads", (checked) => store.set({ average_heads: checked }));
+  const showSpecial = checkbox("Show special tokens", (checked) => store.set({ show_special: checked }));
+  const threshold = h("input", { type: "range", min: 0, max: 0.98, step: 0.01, id: uniqueId("threshold") });
+  const thresholdValue = h("output", { for: threshold.id });
+  // The slider is the square root of the threshold, which leaves room for the small weights of long texts.
   threshold.addEventListener("input", () =>
     store.set({ threshold: Number((Number(threshold.value) ** 2).toPrecision(3)) }),
   );
-  const strength = h(
+  const thresholdField = h(
     "div",
     { class: "field" },
-    h("label", { for: threshold.id }, "Lines from this weight on: ", shown),
+    h("label", { for: threshold.id }, "Minimum weight: ", thresholdValue),
     threshold,
   );
   const element = h(
     "div",
-    { class: "head-controls", "data-sketch": "no" },
+    { class: "head-controls", "data-no-export": true },
     tabs,
-    about,
-    h("div", { class: "controls" }, merged.element, averaged.element, special.element, strength),
+    description,
+    h("div", { class: "controls" }, mergeSubwords.element, averageHeads.element, showSpecial.element, thresholdField),
   );
-  let built = "";
+  let builtFor = "";
 
   return {
     element,
     /** @param {State} state @param {Trace | null} trace */
-    show(state, trace) {
-      const there = (trace?.model.attention ?? []).map(({ side }) => side);
-      threshold.setAttribute("aria-valuetext", percent(state.threshold));
-      if (there.join() !== built) {
-        built = there.join();
-        put(
+    update(state, trace) {
+      const types = (trace?.model.attention ?? []).map((spec) => spec.attention_type);
+      threshold.setAttribute("aria-valuetext", formatPercent(state.threshold));
+      if (types.join() !== builtFor) {
+        builtFor = types.join();
+        setChildren(
           tabs,
-          there.map((side) => radio(side, () => store.set({ side, layer: 0, head: 0, heads: [], token: -1 }))),
+          types.map((type) =>
+            radio(type, () => store.set({ attention_type: type, layer: 0, head: 0, heads: [], token: -1 })),
+          ),
         );
       }
-      for (const input of tabs.querySelectorAll("input")) input.checked = input.value === state.side;
-      const picture = trace?.grid !== undefined;
-      const said = picture ? "encoder: patches of the picture look at each other" : SIDES[state.side][1];
-      about.textContent = there.length === 0 ? "" : `You see the ${said}.`;
-      merged.element.hidden = strength.hidden = picture;
-      merged.input.checked = state.merged;
-      averaged.input.checked = state.averaged;
-      special.input.checked = state.special;
+      for (const input of tabs.querySelectorAll("input")) input.checked = input.value === state.attention_type;
+      const isImage = trace?.grid !== undefined;
+      const text = isImage ? "Patches of the image attend to each other." : DESCRIPTIONS[state.attention_type];
+      description.textContent = types.length === 0 ? "" : text;
+      mergeSubwords.element.hidden = thresholdField.hidden = isImage;
+      mergeSubwords.input.checked = state.merge_subwords;
+      averageHeads.input.checked = state.average_heads;
+      showSpecial.input.checked = state.show_special;
       threshold.value = String(Math.sqrt(state.threshold));
-      shown.textContent = percent(state.threshold);
+      thresholdValue.textContent = formatPercent(state.threshold);
     },
   };
 }
 
-/** @param {Side} side @param {() => void} choose */
-function radio(side, choose) {
-  const input = h("input", { type: "radio", name: "side", value: side, class: "visually-hidden" });
-  input.addEventListener("change", choose);
-  return h("label", { class: "side" }, input, h("span", {}, SIDES[side][0]));
+/** @param {AttentionType} type @param {() => void} onSelect */
+function radio(type, onSelect) {
+  const input = h("input", { type: "radio", name: "attention_type", value: type, class: "visually-hidden" });
+  input.addEventListener("change", onSelect);
+  return h("label", { class: "attention-type" }, input, h("span", {}, ATTENTION_NAMES[type]));
 }
 
-/** @param {string} label @param {(on: boolean) => void} turn */
-function check(label, turn) {
+/** @param {string} label @param {(checked: boolean) => void} onChange */
+function checkbox(label, onChange) {
   const input = h("input", { type: "checkbox" });
-  input.addEventListener("change", () => turn(input.checked));
+  input.addEventListener("change", () => onChange(input.checked));
   return { input, element: h("label", { class: "check" }, input, label) };
 }

@@ -1,287 +1,283 @@
 /**
- * Attention as lines between two columns of words: from who looks, on the left, to what is looked at, on the right. Each
- * head has its colour, a stronger link is thicker. A word that is pointed at or pinned shows its own lines only.
+ * Attention as lines between two columns of tokens: from the queries on the left to the keys on the right. Each head has
+ * its color; the larger the weight, the thicker the line. While a token is pointed at or pinned, only its lines are strong.
  */
 
-/** @import { Group } from "../../page/tokens.js" */
+/** @import { TokenGroup } from "../../page/tokens.js" */
 /** @import { Selection } from "./selection.js" */
 
 import { linkHorizontal } from "d3-shape";
-import { h, put, s } from "../../page/dom.js";
-import { weight } from "../../page/words.js";
+import { h, s, setChildren } from "../../page/dom.js";
+import { formatWeight } from "../../page/format.js";
 
-/** More lines than this nobody can follow. */
-const MOST = 300;
-/** Lines of other words, behind those of the one that is looked at. */
-const FAINT = 120;
-/** Sizes of weights that are told apart when they are counted. */
+/** The number of lines drawn at most. */
+const MAX_LINES = 300;
+/** Faint lines of other tokens, behind those of the selected one. */
+const MAX_FAINT_LINES = 120;
+/** Histogram bins for finding the largest weights. */
 const BINS = 4096;
 
-/** @typedef {{ side: "query" | "key", group: number }} Pin */
-/** @typedef {{ from: number, to: number, weight: number, head: number }} Link */
+/** @typedef {{ role: "query" | "key", group: number }} Pin */
+/** @typedef {{ query: number, key: number, weight: number, head: number }} Line */
 
 /**
- * @typedef {object} Asks
+ * @typedef {object} LinesOptions
  * @property {(pin: Pin | null) => void} pin
- * @property {(pin: Pin | null) => void} point the mouse or focus is on a word, or on none
+ * @property {(pin: Pin | null) => void} point called when the mouse or the focus moves to a token, or away
  */
 
-/** @param {Asks} asks */
-export function linesPanel(asks) {
-  const left = h("div", { class: "words looks", role: "group", "aria-label": "Who looks" });
-  const right = h("div", { class: "words seen", role: "group", "aria-label": "What is looked at" });
-  const drawing = s("svg", { class: "links", "aria-hidden": "true" });
-  const picture = h("div", { class: "lines" }, left, drawing, right);
+/** @param {LinesOptions} options */
+export function linesPanel(options) {
+  const queryColumn = h("div", { class: "line-tokens queries", role: "group", "aria-label": "Queries" });
+  const keyColumn = h("div", { class: "line-tokens keys", role: "group", "aria-label": "Keys" });
+  const svg = s("svg", { class: "attention-lines", "aria-hidden": "true" });
+  const drawing = h("div", { class: "lines" }, queryColumn, svg, keyColumn);
   const note = h("p", { class: "note", "data-role": "lines-note", "aria-live": "polite" });
-  const element = h("div", { class: "lines-place" }, picture, note);
-  /** @type {{ selection: Selection, colours: string[], threshold: number, pinned: Pin | null, high: number } | null} */
+  const element = h("div", { class: "lines-container" }, drawing, note);
+  /** @type {{ selection: Selection, colors: string[], threshold: number, pinned: Pin | null, rowHeight: number } | null} */
   let shown = null;
   /** @type {Pin | null} */
   let pointed = null;
-  /** @type {Link[]} */
-  let drawnLinks = [];
-  let built = "";
+  /** @type {Line[]} */
+  let drawnLines = [];
+  let builtFor = "";
 
-  /** @param {HTMLElement} column @param {"query" | "key"} side */
-  function listen(column, side) {
+  /** @param {HTMLElement} column @param {"query" | "key"} role */
+  function addListeners(column, role) {
     /** @param {Event} event @returns {Pin | null} */
-    const at = (event) => {
-      const word = /** @type {Element} */ (event.target).closest("[data-group]");
-      return word instanceof HTMLElement ? { side, group: Number(word.dataset.group) } : null;
+    const pinAt = (event) => {
+      const token = /** @type {Element} */ (event.target).closest("[data-group]");
+      return token instanceof HTMLElement ? { role, group: Number(token.dataset.group) } : null;
     };
     column.addEventListener("click", (event) => {
-      const pin = at(event);
+      const pin = pinAt(event);
       if (pin === null) return;
-      const same = shown?.pinned?.side === pin.side && shown.pinned.group === pin.group;
-      asks.pin(same ? null : pin);
+      const isPinned = shown?.pinned?.role === pin.role && shown.pinned.group === pin.group;
+      options.pin(isPinned ? null : pin);
     });
-    for (const come of ["pointerover", "focusin"]) column.addEventListener(come, (event) => point(at(event)));
-    for (const go of ["pointerleave", "focusout"]) column.addEventListener(go, () => point(null));
+    for (const name of ["pointerover", "focusin"]) column.addEventListener(name, (event) => point(pinAt(event)));
+    for (const name of ["pointerleave", "focusout"]) column.addEventListener(name, () => point(null));
     column.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-      const now = at(event);
-      if (now === null) return;
-      const across = (event.key === "ArrowRight" && side === "query") || (event.key === "ArrowLeft" && side === "key");
+      const current = pinAt(event);
+      if (current === null) return;
+      const across = (event.key === "ArrowRight" && role === "query") || (event.key === "ArrowLeft" && role === "key");
       if (step === undefined && !across) return;
       event.preventDefault();
-      const goal = across ? (side === "query" ? right : left) : column;
-      const next = goal.querySelector(across ? '[tabindex="0"]' : `[data-group="${now.group + (step ?? 0)}"]`);
+      const target = across ? (role === "query" ? keyColumn : queryColumn) : column;
+      const next = target.querySelector(across ? '[tabindex="0"]' : `[data-group="${current.group + (step ?? 0)}"]`);
       if (!(next instanceof HTMLElement)) return;
-      for (const word of goal.querySelectorAll("[data-group]")) word.setAttribute("tabindex", "-1");
+      for (const token of target.querySelectorAll("[data-group]")) token.setAttribute("tabindex", "-1");
       next.tabIndex = 0;
       next.focus();
     });
   }
-  listen(left, "query");
-  listen(right, "key");
+  addListeners(queryColumn, "query");
+  addListeners(keyColumn, "key");
 
   /** @param {Pin | null} pin */
   function point(pin) {
-    if (pin?.side === pointed?.side && pin?.group === pointed?.group) return;
+    if (pin?.role === pointed?.role && pin?.group === pointed?.group) return;
     pointed = pin;
-    asks.point(pin);
+    options.point(pin);
     draw();
   }
 
   function draw() {
     if (shown === null) return;
-    const { selection, colours, threshold, high } = shown;
+    const { selection, colors, threshold, rowHeight } = shown;
     const pin = pointed ?? shown.pinned;
-    const { links, others, top } = strongest(selection, threshold, pin);
-    drawnLinks = links;
-    const height = Math.max(selection.rows.length, selection.columns.length) * high;
-    const width = drawing.clientWidth || 200;
-    drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    drawing.setAttribute("height", String(height));
+    const { lines, omitted, maxWeight } = largestWeights(selection, threshold, pin);
+    drawnLines = lines;
+    const height = Math.max(selection.rows.length, selection.columns.length) * rowHeight;
+    const width = svg.clientWidth || 200;
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("height", String(height));
     const curve = linkHorizontal();
-    /** @param {Link} link @param {number} strong how much of its colour it has */
-    const line = ({ from, to, weight: strength, head }, strong) =>
+    /** @param {Line} line @param {number} opacity */
+    const drawLine = ({ query, key, weight, head }, opacity) =>
       s("path", {
-        d: curve({ source: [0, (from + 0.5) * high], target: [width, (to + 0.5) * high] }),
+        d: curve({ source: [0, (query + 0.5) * rowHeight], target: [width, (key + 0.5) * rowHeight] }),
         fill: "none",
-        stroke: colours[head],
-        "stroke-width": (0.8 + 5.2 * strength).toFixed(2),
-        "stroke-opacity": (strong * (0.16 + 0.8 * Math.sqrt(strength))).toFixed(3),
+        stroke: colors[head],
+        "stroke-width": (0.8 + 5.2 * weight).toFixed(2),
+        "stroke-opacity": (opacity * (0.16 + 0.8 * Math.sqrt(weight))).toFixed(3),
         "stroke-linecap": "round",
       });
-    const behind = pin === null ? [] : strongest(selection, threshold, null).links.slice(0, FAINT);
-    put(
-      drawing,
-      behind.reverse().map((link) => line(link, 0.14)),
-      [...links].reverse().map((link) => line(link, 1)),
+    const faint = pin === null ? [] : largestWeights(selection, threshold, null).lines.slice(0, MAX_FAINT_LINES);
+    setChildren(
+      svg,
+      faint.reverse().map((line) => drawLine(line, 0.14)),
+      [...lines].reverse().map((line) => drawLine(line, 1)),
     );
-    mark(left, "query", pin);
-    mark(right, "key", pin);
-    strips(pin);
-    note.textContent = described(links.length, others, top, threshold, pin, selection);
+    markTokens(queryColumn, "query", pin);
+    markTokens(keyColumn, "key", pin);
+    showWeights(pin);
+    note.textContent = describe(lines.length, omitted, maxWeight, threshold, pin, selection);
   }
 
-  /** @param {HTMLElement} column @param {"query" | "key"} side @param {Pin | null} pin */
-  function mark(column, side, pin) {
-    for (const word of column.children) {
-      const mine = pin?.side === side && Number(/** @type {HTMLElement} */ (word).dataset.group) === pin.group;
-      const pinned =
-        shown?.pinned?.side === side && Number(/** @type {HTMLElement} */ (word).dataset.group) === shown.pinned.group;
-      word.classList.toggle("pinned", mine);
-      word.setAttribute("aria-pressed", String(pinned));
+  /** @param {HTMLElement} column @param {"query" | "key"} role @param {Pin | null} pin */
+  function markTokens(column, role, pin) {
+    for (const token of column.children) {
+      const group = Number(/** @type {HTMLElement} */ (token).dataset.group);
+      token.classList.toggle("pinned", pin?.role === role && group === pin.group);
+      const isPinned = shown?.pinned?.role === role && group === shown.pinned.group;
+      token.setAttribute("aria-pressed", String(isPinned));
     }
   }
 
   /**
-   * Beside the words on the other side, how much weight each head gives: as a number for one head, as spots for several.
+   * Show the weights beside the tokens of the other column: as a number for one head, as swatches for several.
    * @param {Pin | null} pin
    */
-  function strips(pin) {
+  function showWeights(pin) {
     if (shown === null) return;
-    const { selection, colours } = shown;
-    for (const column of [left, right]) for (const place of column.querySelectorAll(".strip")) place.replaceChildren();
+    const { selection, colors, threshold } = shown;
+    for (const column of [queryColumn, keyColumn])
+      for (const weights of column.querySelectorAll(".weights")) weights.replaceChildren();
     if (pin === null) return;
-    const column = pin.side === "query" ? right : left;
-    for (const word of column.children) {
-      const group = Number(/** @type {HTMLElement} */ (word).dataset.group);
-      const strip = word.querySelector(".strip");
-      const weights = selection.over.map(({ matrix }) =>
-        pin.side === "query"
+    const column = pin.role === "query" ? keyColumn : queryColumn;
+    for (const token of column.children) {
+      const group = Number(/** @type {HTMLElement} */ (token).dataset.group);
+      const weights = selection.overlaid.map(({ matrix }) =>
+        pin.role === "query"
           ? matrix.values[pin.group * matrix.columns + group]
           : matrix.values[group * matrix.columns + pin.group],
       );
-      if (weights.length === 1) strip?.append(weights[0] >= shown.threshold ? weight(weights[0]) : "");
+      const container = token.querySelector(".weights");
+      if (weights.length === 1) container?.append(weights[0] >= threshold ? formatWeight(weights[0]) : "");
       else {
-        strip?.append(
-          ...weights.map((each, head) => {
-            const spot = h("span", { class: "spot", title: weight(each) });
-            spot.style.backgroundColor = colours[head];
-            spot.style.opacity = String(Math.max(0.06, Math.sqrt(each)));
-            return spot;
+        container?.append(
+          ...weights.map((weight, head) => {
+            const swatch = h("span", { class: "swatch", title: formatWeight(weight) });
+            swatch.style.backgroundColor = colors[head];
+            swatch.style.opacity = String(Math.max(0.06, Math.sqrt(weight)));
+            return swatch;
           }),
         );
       }
     }
   }
 
-  /** @param {Group[]} groups @param {boolean} before whether the numbers stand before the words */
-  const words = (groups, before) =>
-    groups.map((group, number) => {
-      const strip = h("span", { class: "strip" });
-      const letters = h("span", { class: "letters" }, group.label);
-      const button = h(
+  /** @param {TokenGroup[]} groups @param {boolean} weightsFirst */
+  const tokenButtons = (groups, weightsFirst) =>
+    groups.map((group, index) => {
+      const weights = h("span", { class: "weights" });
+      const text = h("span", { class: "token-text" }, group.label);
+      return h(
         "button",
         {
           type: "button",
-          class: group.special ? "word special" : "word",
-          "data-group": number,
-          tabindex: number === 0 ? 0 : -1,
+          class: group.special ? "line-token special" : "line-token",
+          "data-group": index,
+          tabindex: index === 0 ? 0 : -1,
           "aria-pressed": "false",
         },
-        before ? [strip, letters] : [letters, strip],
+        weightsFirst ? [weights, text] : [text, weights],
       );
-      return button;
     });
 
-  const watcher = new ResizeObserver(() => draw());
-  watcher.observe(picture);
+  const observer = new ResizeObserver(() => draw());
+  observer.observe(drawing);
 
   return {
     element,
-    picture,
     /**
      * @param {Selection} selection
-     * @param {string[]} colours of the heads
+     * @param {string[]} colors of the heads
      * @param {number} threshold
      * @param {Pin | null} pinned
      */
-    show(selection, colours, threshold, pinned) {
-      const most = Math.max(selection.rows.length, selection.columns.length);
-      const high = most <= 40 ? 28 : most <= 120 ? 22 : 18;
-      shown = { selection, colours, threshold, pinned, high };
-      const same = JSON.stringify([
+    show(selection, colors, threshold, pinned) {
+      const count = Math.max(selection.rows.length, selection.columns.length);
+      const rowHeight = count <= 40 ? 28 : count <= 120 ? 22 : 18;
+      shown = { selection, colors, threshold, pinned, rowHeight };
+      const labels = JSON.stringify([
         selection.rows.map((row) => row.label),
         selection.columns.map((column) => column.label),
       ]);
-      if (same !== built) {
-        built = same;
+      if (labels !== builtFor) {
+        builtFor = labels;
         pointed = null;
-        put(left, words(selection.rows, true));
-        put(right, words(selection.columns, false));
-        picture.style.setProperty("--high", `${high}px`);
+        setChildren(queryColumn, tokenButtons(selection.rows, true));
+        setChildren(keyColumn, tokenButtons(selection.columns, false));
+        drawing.style.setProperty("--row-height", `${rowHeight}px`);
       }
       if (pinned !== null) {
-        const column = pinned.side === "query" ? left : right;
-        for (const word of column.querySelectorAll("[data-group]")) {
-          /** @type {HTMLElement} */ (word).tabIndex =
-            Number(/** @type {HTMLElement} */ (word).dataset.group) === pinned.group ? 0 : -1;
-        }
+        const column = pinned.role === "query" ? queryColumn : keyColumn;
+        for (const token of /** @type {NodeListOf<HTMLElement>} */ (column.querySelectorAll("[data-group]")))
+          token.tabIndex = Number(token.dataset.group) === pinned.group ? 0 : -1;
       }
       draw();
     },
-    destroy: () => watcher.disconnect(),
-    read: () => ({ links: drawnLinks.map((link) => ({ ...link })), note: note.textContent ?? "" }),
+    destroy: () => observer.disconnect(),
+    read: () => ({ lines: drawnLines.map((line) => ({ ...line })), note: note.textContent ?? "" }),
   };
 }
 
 /**
- * The links to draw, strongest first, and how many more there are above the threshold.
+ * The largest weights above the threshold, in descending order, and how many more there are.
  * @param {Selection} selection
  * @param {number} threshold
  * @param {Pin | null} pin
- * @returns {{ links: Link[], others: number, top: number }} top: the largest weight of all
+ * @returns {{ lines: Line[], omitted: number, maxWeight: number }}
  */
-export function strongest(selection, threshold, pin) {
-  const least = Math.max(threshold, 1e-4);
-  // Long texts have millions of weights: they are counted first, by size, so that only those to be drawn become links.
-  const counts = new Uint32Array(BINS + 1);
-  let [count, top] = [0, 0];
-  each(selection, pin, (weight) => {
-    if (weight > top) top = weight;
-    if (weight < least) return;
-    counts[Math.min(BINS, Math.floor(weight * BINS))] += 1;
+export function largestWeights(selection, threshold, pin) {
+  const minWeight = Math.max(threshold, 1e-4);
+  // Long texts have millions of weights. A histogram finds the cutoff first, so that only the drawn ones become objects.
+  const histogram = new Uint32Array(BINS + 1);
+  let [count, maxWeight] = [0, 0];
+  forEachWeight(selection, pin, (weight) => {
+    if (weight > maxWeight) maxWeight = weight;
+    if (weight < minWeight) return;
+    histogram[Math.min(BINS, Math.floor(weight * BINS))] += 1;
     count += 1;
   });
   let bin = BINS;
-  for (let found = counts[BINS]; found < Math.min(MOST, count); found += counts[bin]) bin -= 1;
-  /** @type {Link[]} */
-  const links = [];
-  each(selection, pin, (weight, from, to, head) => {
-    if (weight >= least && weight * BINS >= bin) links.push({ from, to, weight, head });
+  for (let found = histogram[BINS]; found < Math.min(MAX_LINES, count); found += histogram[bin]) bin -= 1;
+  /** @type {Line[]} */
+  const lines = [];
+  forEachWeight(selection, pin, (weight, query, key, head) => {
+    if (weight >= minWeight && weight * BINS >= bin) lines.push({ query, key, weight, head });
   });
-  links.sort((one, other) => other.weight - one.weight);
-  return { links: links.slice(0, MOST), others: Math.max(0, count - MOST), top };
+  lines.sort((a, b) => b.weight - a.weight);
+  return { lines: lines.slice(0, MAX_LINES), omitted: Math.max(0, count - MAX_LINES), maxWeight };
 }
 
 /**
  * @param {Selection} selection
  * @param {Pin | null} pin
- * @param {(weight: number, from: number, to: number, head: number) => void} see
+ * @param {(weight: number, query: number, key: number, head: number) => void} visit
  */
-function each(selection, pin, see) {
-  selection.over.forEach(({ matrix: { rows, columns, values } }, head) => {
-    const [top, bottom] = pin?.side === "query" ? [pin.group, Math.min(rows, pin.group + 1)] : [0, rows];
-    const [left, right] = pin?.side === "key" ? [pin.group, Math.min(columns, pin.group + 1)] : [0, columns];
+function forEachWeight(selection, pin, visit) {
+  selection.overlaid.forEach(({ matrix: { rows, columns, values } }, head) => {
+    const [top, bottom] = pin?.role === "query" ? [pin.group, Math.min(rows, pin.group + 1)] : [0, rows];
+    const [left, right] = pin?.role === "key" ? [pin.group, Math.min(columns, pin.group + 1)] : [0, columns];
     for (let row = top; row < bottom; row++) {
-      for (let column = left; column < right; column++) see(values[row * columns + column], row, column, head);
+      for (let column = left; column < right; column++) visit(values[row * columns + column], row, column, head);
     }
   });
 }
 
 /**
  * @param {number} count
- * @param {number} others
- * @param {number} top
+ * @param {number} omitted
+ * @param {number} maxWeight
  * @param {number} threshold
  * @param {Pin | null} pin
  * @param {Selection} selection
  */
-function described(count, others, top, threshold, pin, selection) {
+function describe(count, omitted, maxWeight, threshold, pin, selection) {
   if (count === 0) {
-    return `No link reaches ${threshold}; the strongest has ${weight(top)}. Move “Lines from this weight on” to the left.`;
+    return `No weight reaches ${threshold}; the largest is ${formatWeight(maxWeight)}. Move “Minimum weight” to the left.`;
   }
-  const whose =
+  const ends =
     pin === null
       ? ""
-      : pin.side === "query"
+      : pin.role === "query"
         ? ` from “${selection.rows[pin.group]?.label}”`
         : ` to “${selection.columns[pin.group]?.label}”`;
-  const links = `${count} ${count === 1 ? "link" : "links"}${whose} of weight ${threshold} or more`;
-  const more = others === 0 ? "." : `; ${others.toLocaleString("en")} weaker ones above it are not drawn.`;
-  return `${links}${more}${pin === null ? "" : " The faint lines are those of other words."}`;
+  const lines = `${count} ${count === 1 ? "line" : "lines"}${ends} with a weight of ${threshold} or more`;
+  const more = omitted === 0 ? "." : `; ${omitted.toLocaleString("en")} smaller ones are not drawn.`;
+  return `${lines}${more}${pin === null ? "" : " The faint lines belong to other tokens."}`;
 }

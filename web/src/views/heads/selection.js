@@ -1,120 +1,121 @@
 /**
- * What the view of heads shows: which attention between which tokens, for one head or several laid over each other, as
- * the state asks for. Fetched from the source and folded to words.
+ * The attention that the heads view shows: which matrices between which tokens, for one head or several overlaid ones.
  */
 
-/** @import { Matrix, Side, Source, State, Trace } from "../../contract" */
-/** @import { Group } from "../../page/tokens.js" */
+/** @import { AttentionType, Matrix, Source, State, Trace } from "../../contract" */
+/** @import { TokenGroup } from "../../page/tokens.js" */
 
-import { bundles, ends, folded, groups } from "../../page/tokens.js";
+import { aggregate, groupNeighbors, groupTokens, queriesAndKeys } from "../../page/tokens.js";
 
-/** A weight that leaves no doubt where a word looks. */
-const SURE = 0.6;
+/** A weight that shows clearly where a token attends. */
+const CLEAR_WEIGHT = 0.6;
 
-/** @typedef {{ layer: number, head: number | "mean", matrix: Matrix }} Shown */
+/** @typedef {{ layer: number, head: number | "mean", matrix: Matrix }} HeadMatrix */
 
 /**
  * @typedef {object} Selection
- * @property {Group[]} rows
- * @property {Group[]} columns
- * @property {Shown} main the one that is shown as a matrix
- * @property {Shown[]} over those that are drawn as lines
- * @property {number} pooled how many tokens stand behind a row or column
+ * @property {TokenGroup[]} rows
+ * @property {TokenGroup[]} columns
+ * @property {HeadMatrix} main the one shown as a matrix
+ * @property {HeadMatrix[]} overlaid those drawn as lines
+ * @property {number} pooled the number of tokens behind a row or column
  */
 
 /**
- * The heads whose lines are drawn: those that were chosen, or the one that is looked at.
- * @param {State} state
- * @param {Trace} trace
- * @returns {{ layer: number, head: number | "mean" }[]}
- */
-export function chosenHeads(state, trace) {
-  const shape = trace.model.attention.find((each) => each.side === state.side);
-  if (state.averaged) return [{ layer: state.layer, head: "mean" }];
-  const chosen = state.heads
-    .map((name) => name.split(".").map(Number))
-    .filter(([layer, head]) => shape !== undefined && layer < shape.layers && head < shape.heads)
-    .map(([layer, head]) => ({ layer, head }));
-  return chosen.length === 0 ? [{ layer: state.layer, head: state.head }] : chosen;
-}
-
-/**
+ * Load the selected heads.
  * @param {Source} source
  * @param {Trace} trace
  * @param {State} state
  * @returns {Promise<Selection>}
  */
 export async function select(source, trace, state) {
-  const main = { layer: state.layer, head: state.averaged ? /** @type {"mean"} */ ("mean") : state.head };
-  const over = chosenHeads(state, trace);
-  const asked = [main, ...over].map(({ layer, head }) => source.matrix(trace.id, state.side, layer, head));
-  const [first, ...rest] = await Promise.all(asked);
-  const { rows, columns } = sides(trace, state, first.pooled);
-  const shown = (/** @type {Matrix} */ matrix) => (matrix.pooled > 1 ? matrix : folded(matrix, rows, columns));
+  const main = { layer: state.layer, head: state.average_heads ? /** @type {"mean"} */ ("mean") : state.head };
+  const overlaid = overlaidHeads(state, trace);
+  const [mainMatrix, ...matrices] = await Promise.all(
+    [main, ...overlaid].map(({ layer, head }) => source.matrix(trace.id, state.attention_type, layer, head)),
+  );
+  const { rows, columns } = groupRowsAndColumns(trace, state, mainMatrix.pooled);
+  const grouped = (/** @type {Matrix} */ matrix) => (matrix.pooled > 1 ? matrix : aggregate(matrix, rows, columns));
   return {
     rows,
     columns,
-    main: { ...main, matrix: shown(first) },
-    over: over.map((each, number) => ({ ...each, matrix: shown(rest[number]) })),
-    pooled: first.pooled,
+    main: { ...main, matrix: grouped(mainMatrix) },
+    overlaid: overlaid.map((each, index) => ({ ...each, matrix: grouped(matrices[index]) })),
+    pooled: mainMatrix.pooled,
   };
 }
 
 /**
+ * The heads whose lines are drawn: the overlaid ones, or else the selected one.
+ * @param {State} state
  * @param {Trace} trace
- * @param {Pick<State, "side" | "merged" | "special">} state
- * @param {number} pooled
- * @returns {{ rows: Group[], columns: Group[] }}
+ * @returns {{ layer: number, head: number | "mean" }[]}
  */
-export function sides(trace, state, pooled) {
-  const { queries, keys } = ends(trace, state.side);
-  if (pooled > 1) return { rows: bundles(queries, pooled), columns: bundles(keys, pooled) };
-  return { rows: groups(queries, state), columns: groups(keys, state) };
+function overlaidHeads(state, trace) {
+  const spec = trace.model.attention.find((each) => each.attention_type === state.attention_type);
+  if (state.average_heads) return [{ layer: state.layer, head: "mean" }];
+  const heads = state.heads
+    .map((name) => name.split(".").map(Number))
+    .filter(([layer, head]) => spec !== undefined && layer < spec.layers && head < spec.heads)
+    .map(([layer, head]) => ({ layer, head }));
+  return heads.length === 0 ? [{ layer: state.layer, head: state.head }] : heads;
 }
 
 /**
- * Whether a later token hides a cell: in the decoder's own attention nothing looks ahead.
- * @param {Side} side
- * @param {Group[]} rows
- * @param {Group[]} columns
+ * @param {Trace} trace
+ * @param {Pick<State, "attention_type" | "merge_subwords" | "show_special">} state
+ * @param {number} pooled
+ * @returns {{ rows: TokenGroup[], columns: TokenGroup[] }}
+ */
+export function groupRowsAndColumns(trace, state, pooled) {
+  const { queries, keys } = queriesAndKeys(trace, state.attention_type);
+  if (pooled > 1) return { rows: groupNeighbors(queries, pooled), columns: groupNeighbors(keys, pooled) };
+  return { rows: groupTokens(queries, state), columns: groupTokens(keys, state) };
+}
+
+/**
+ * Whether a cell is masked: in decoder self-attention, no token attends to a later one.
+ * @param {AttentionType} type
+ * @param {TokenGroup[]} rows
+ * @param {TokenGroup[]} columns
  * @returns {((row: number, column: number) => boolean) | undefined}
  */
-export function ahead(side, rows, columns) {
-  if (side !== "decoder") return undefined;
+export function causalMask(type, rows, columns) {
+  if (type !== "decoder") return undefined;
   const last = rows.map((row) => row.tokens[row.tokens.length - 1]);
   const first = columns.map((column) => column.tokens[0]);
   return (row, column) => first[column] > last[row];
 }
 
 /**
- * The head whose links are clearest (the largest weights on other words, on the mean over the rows), and its first clear
- * token.
+ * The head with the sharpest attention (the largest weights on other tokens, averaged over the rows), and the first
+ * token whose attention is clear.
  * @param {Source} source
  * @param {Trace} trace
- * @param {Side} side
+ * @param {AttentionType} type
  * @returns {Promise<{ layer: number, head: number, token: number }>}
  */
-export async function clearest(source, trace, side) {
-  const shape = trace.model.attention.find((each) => each.side === side);
-  const { queries, keys } = ends(trace, side);
-  let best = { layer: 0, head: 0, token: -1, clear: -1 };
-  for (let layer = 0; layer < (shape?.layers ?? 0); layer++) {
-    const heads = await source.thumbnails(trace.id, side, layer, 64);
+export async function sharpestHead(source, trace, type) {
+  const spec = trace.model.attention.find((each) => each.attention_type === type);
+  const { queries, keys } = queriesAndKeys(trace, type);
+  let best = { layer: 0, head: 0, token: -1, sharpness: -1 };
+  for (let layer = 0; layer < (spec?.layers ?? 0); layer++) {
+    const heads = await source.thumbnails(trace.id, type, layer, 64);
     heads.forEach((matrix, head) => {
       if (matrix.pooled > 1) return;
-      const words = queries.map((_, query) => query).filter((query) => !queries[query].special);
-      const strongest = words.map((query) =>
+      const rows = queries.map((_, query) => query).filter((query) => !queries[query].special);
+      const maxWeights = rows.map((query) =>
         Math.max(
           0,
-          ...keys.map((key, at) =>
-            key.special || (side !== "cross" && at === query) ? 0 : matrix.values[query * matrix.columns + at],
+          ...keys.map((key, index) =>
+            key.special || (type !== "cross" && index === query) ? 0 : matrix.values[query * matrix.columns + index],
           ),
         ),
       );
-      const clear = strongest.reduce((sum, weight) => sum + weight, 0) / Math.max(1, words.length);
-      const sure = strongest.findIndex((weight) => weight >= SURE);
-      const token = words[sure >= 0 ? sure : strongest.indexOf(Math.max(...strongest))] ?? -1;
-      if (clear > best.clear) best = { layer, head, token, clear };
+      const sharpness = maxWeights.reduce((sum, weight) => sum + weight, 0) / Math.max(1, rows.length);
+      const clear = maxWeights.findIndex((weight) => weight >= CLEAR_WEIGHT);
+      const token = rows[clear >= 0 ? clear : maxWeights.indexOf(Math.max(...maxWeights))] ?? -1;
+      if (sharpness > best.sharpness) best = { layer, head, token, sharpness };
     });
   }
   const { layer, head, token } = best;

@@ -1,18 +1,18 @@
 /**
- * Every head of a side at a glance: a row of small matrices for each layer. A click looks at one; the sign in its corner,
- * or Space, lays it over the others that are drawn as lines.
+ * All heads of an attention type as thumbnails: one row of small matrices per layer. A click selects a head; the button
+ * in its corner, or Space, overlays it on the others that are drawn as lines.
  */
 
 /** @import { Matrix, State, Trace, ViewContext } from "../../contract" */
 
-import { theme } from "../../page/colour.js";
-import { h, put } from "../../page/dom.js";
-import { fill } from "../../page/matrix_paint.js";
-import { folded } from "../../page/tokens.js";
-import { ahead, sides } from "./selection.js";
+import { currentTheme } from "../../page/color.js";
+import { h, setChildren } from "../../page/dom.js";
+import { paintPixels } from "../../page/matrix_painter.js";
+import { aggregate } from "../../page/tokens.js";
+import { causalMask, groupRowsAndColumns } from "./selection.js";
 
 /** Rows and columns of a thumbnail at most. */
-const SIZE = 64;
+const MAX_SIZE = 64;
 
 /** @param {ViewContext} context */
 export function thumbnailGrid(context) {
@@ -20,66 +20,58 @@ export function thumbnailGrid(context) {
   const grid = h("div", {
     class: "thumbnails",
     role: "grid",
-    "aria-label": "All heads: a row for each layer, a column for each head",
+    "aria-label": "All heads: one row per layer, one column per head",
   });
   const note = h("p", { class: "note", hidden: true });
-  const element = h("div", { class: "thumbnails-place" }, grid, note);
-  let built = "";
-  /** What was asked for, so that what comes late is not drawn. */
-  let wanted = "";
-  /** The weight that has the last colour: 1, or the largest that there is where all are small. */
-  let top = 1;
-  let settled = Promise.resolve();
+  const element = h("div", {}, grid, note);
+  let builtFor = "";
+  /** What was requested last; later responses to earlier requests are ignored. */
+  let requested = "";
+  let maxWeight = 1;
+  let finished = Promise.resolve();
 
   grid.addEventListener("keydown", (event) => {
-    const cell = /** @type {Element} */ (event.target).closest("[data-head]");
-    if (!(cell instanceof HTMLElement)) return;
-    const [layer, head] = [Number(cell.dataset.layer), Number(cell.dataset.head)];
+    const button = /** @type {Element} */ (event.target).closest("[data-head]");
+    if (!(button instanceof HTMLElement)) return;
+    const [layer, head] = [Number(button.dataset.layer), Number(button.dataset.head)];
     if (event.key === " ") {
       event.preventDefault();
-      return toggle(layer, head);
+      return toggleOverlay(layer, head);
     }
     /** @type {Record<string, [number, number]>} */
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     const move = moves[event.key];
     if (move === undefined) return;
     event.preventDefault();
-    const next = find(layer + move[0], head + move[1]);
+    const next = selectButton(layer + move[0], head + move[1]);
     if (next === null) return;
-    for (const button of grid.querySelectorAll("button.look")) button.setAttribute("tabindex", "-1");
+    for (const other of grid.querySelectorAll("button.select-head")) other.setAttribute("tabindex", "-1");
     next.setAttribute("tabindex", "0");
     next.focus();
   });
 
-  /** @param {number} layer @param {number} head */
-  const find = (layer, head) =>
-    /** @type {HTMLElement | null} */ (grid.querySelector(`button.look[data-layer="${layer}"][data-head="${head}"]`));
+  /** @type {(layer: number, head: number) => HTMLElement | null} */
+  const selectButton = (layer, head) =>
+    grid.querySelector(`button.select-head[data-layer="${layer}"][data-head="${head}"]`);
 
   /** @param {number} layer @param {number} head */
-  function toggle(layer, head) {
+  function toggleOverlay(layer, head) {
     const state = store.get();
     const name = `${layer}.${head}`;
-    const now =
-      state.heads.length === 0 && name !== `${state.layer}.${state.head}`
-        ? [`${state.layer}.${state.head}`]
-        : state.heads;
-    const next = now.includes(name) ? now.filter((each) => each !== name) : [...now, name];
-    store.set({ heads: next.length === 1 && next[0] === `${state.layer}.${state.head}` ? [] : next, averaged: false });
+    const selected = `${state.layer}.${state.head}`;
+    const before = state.heads.length === 0 && name !== selected ? [selected] : state.heads;
+    const heads = before.includes(name) ? before.filter((each) => each !== name) : [...before, name];
+    store.set({ heads: heads.length === 1 && heads[0] === selected ? [] : heads, average_heads: false });
   }
 
   /** @param {number} layers @param {number} heads */
   function build(layers, heads) {
-    const head = h(
+    const header = h(
       "div",
-      { role: "row", class: "row names" },
+      { role: "row", class: "row header" },
       h("span", { role: "columnheader", class: "corner" }, h("span", { class: "visually-hidden" }, "Layer")),
-      Array.from({ length: heads }, (_, number) =>
-        h(
-          "span",
-          { role: "columnheader", class: "name" },
-          h("span", { class: "visually-hidden" }, "Head "),
-          number + 1,
-        ),
+      Array.from({ length: heads }, (_, head) =>
+        h("span", { role: "columnheader", class: "name" }, h("span", { class: "visually-hidden" }, "Head "), head + 1),
       ),
     );
     const rows = Array.from({ length: layers }, (_, layer) =>
@@ -87,111 +79,122 @@ export function thumbnailGrid(context) {
         "div",
         { role: "row", class: "row" },
         h("span", { role: "rowheader", class: "name" }, h("span", {}, "Layer "), layer + 1),
-        Array.from({ length: heads }, (_each, number) => {
-          const look = h(
-            "button",
-            {
-              type: "button",
-              class: "look",
-              "data-layer": layer,
-              "data-head": number,
-              tabindex: -1,
-              "aria-label": `Layer ${layer + 1}, head ${number + 1}`,
-            },
-            h("canvas", { width: 1, height: 1, "aria-hidden": "true" }),
-          );
-          const over = h(
-            "button",
-            {
-              type: "button",
-              class: "over",
-              tabindex: -1,
-              "aria-label": `Lay layer ${layer + 1}, head ${number + 1} over the others`,
-            },
-            "+",
-          );
-          look.addEventListener("click", (event) => {
-            if (event.shiftKey || event.metaKey || event.ctrlKey) return toggle(layer, number);
-            return store.set({ layer, head: number, heads: [], averaged: false });
-          });
-          over.addEventListener("click", () => toggle(layer, number));
-          return h("div", { role: "gridcell", class: "thumbnail" }, look, over);
-        }),
+        Array.from({ length: heads }, (_each, head) => thumbnail(layer, head)),
       ),
     );
-    put(grid, head, ...rows);
+    setChildren(grid, header, ...rows);
     grid.style.setProperty("--heads", String(heads));
+  }
+
+  /** @param {number} layer @param {number} head */
+  function thumbnail(layer, head) {
+    const select = h(
+      "button",
+      {
+        type: "button",
+        class: "select-head",
+        "data-layer": layer,
+        "data-head": head,
+        tabindex: -1,
+        "aria-label": `Layer ${layer + 1}, head ${head + 1}`,
+      },
+      h("canvas", { width: 1, height: 1, "aria-hidden": "true" }),
+    );
+    const overlay = h(
+      "button",
+      {
+        type: "button",
+        class: "overlay-head",
+        tabindex: -1,
+        "aria-label": `Overlay layer ${layer + 1}, head ${head + 1}`,
+      },
+      "+",
+    );
+    select.addEventListener("click", (event) => {
+      if (event.shiftKey || event.metaKey || event.ctrlKey) return toggleOverlay(layer, head);
+      return store.set({ layer, head, heads: [], average_heads: false });
+    });
+    overlay.addEventListener("click", () => toggleOverlay(layer, head));
+    return h("div", { role: "gridcell", class: "thumbnail" }, select, overlay);
   }
 
   /** @param {State} state */
   function mark(state) {
-    const one = `${state.layer}.${state.head}`;
+    const selected = `${state.layer}.${state.head}`;
     for (const cell of grid.querySelectorAll(".thumbnail")) {
-      const look = /** @type {HTMLElement} */ (cell.querySelector(".look"));
-      const over = /** @type {HTMLElement} */ (cell.querySelector(".over"));
-      const name = `${look.dataset.layer}.${look.dataset.head}`;
-      const here = state.averaged ? Number(look.dataset.layer) === state.layer : name === one;
-      const laid = !state.averaged && state.heads.includes(name);
-      cell.classList.toggle("here", here);
-      cell.classList.toggle("laid", laid);
-      look.setAttribute("aria-pressed", String(here));
-      over.setAttribute("aria-pressed", String(laid));
-      over.textContent = laid ? "✓" : "+";
-      const colour = context.colour(Number(look.dataset.layer), Number(look.dataset.head));
-      over.style.setProperty("--head", colour);
-      if (!grid.contains(document.activeElement)) look.tabIndex = name === one ? 0 : -1;
+      const select = /** @type {HTMLElement} */ (cell.querySelector(".select-head"));
+      const overlay = /** @type {HTMLElement} */ (cell.querySelector(".overlay-head"));
+      const [layer, head] = [Number(select.dataset.layer), Number(select.dataset.head)];
+      const name = `${layer}.${head}`;
+      const isSelected = state.average_heads ? layer === state.layer : name === selected;
+      const isOverlaid = !state.average_heads && state.heads.includes(name);
+      cell.classList.toggle("selected", isSelected);
+      cell.classList.toggle("overlaid", isOverlaid);
+      select.setAttribute("aria-pressed", String(isSelected));
+      overlay.setAttribute("aria-pressed", String(isOverlaid));
+      overlay.textContent = isOverlaid ? "✓" : "+";
+      overlay.style.setProperty("--head-color", context.color(layer, head));
+      if (!grid.contains(document.activeElement)) select.tabIndex = name === selected ? 0 : -1;
     }
-    if (grid.querySelector('button.look[tabindex="0"]') === null) find(0, 0)?.setAttribute("tabindex", "0");
+    if (grid.querySelector('button.select-head[tabindex="0"]') === null)
+      selectButton(0, 0)?.setAttribute("tabindex", "0");
+  }
+
+  /** @param {Matrix | undefined} matrix */
+  function describePooling(matrix) {
+    note.hidden = matrix === undefined || matrix.pooled === 1;
+    if (matrix !== undefined)
+      note.textContent = `The thumbnails are max-pooled: each pixel shows the largest weight among ${matrix.pooled} × ${matrix.pooled} tokens.`;
   }
 
   return {
     element,
-    /** When all that was asked for is drawn. */
-    settled: () => settled,
-    top: () => top,
+    /** Resolves when all requested thumbnails are painted. */
+    finished: () => finished,
+    /** The weight that has the last color. */
+    maxWeight: () => maxWeight,
     /**
      * @param {State} state
      * @param {Trace} trace
      */
-    show(state, trace) {
-      const shape = trace.model.attention.find((each) => each.side === state.side);
-      if (shape === undefined) return;
-      if (built !== `${shape.layers}x${shape.heads}`) {
-        build(shape.layers, shape.heads);
-        built = `${shape.layers}x${shape.heads}`;
-        wanted = "";
+    update(state, trace) {
+      const spec = trace.model.attention.find((each) => each.attention_type === state.attention_type);
+      if (spec === undefined) return;
+      if (builtFor !== `${spec.layers}x${spec.heads}`) {
+        build(spec.layers, spec.heads);
+        builtFor = `${spec.layers}x${spec.heads}`;
+        requested = "";
       }
       mark(state);
-      const now = JSON.stringify([trace.id, state.side, state.merged, state.special, theme()]);
-      if (now === wanted) return;
-      wanted = now;
-      const layers = Array.from({ length: shape.layers }, (_, layer) =>
-        source.thumbnails(trace.id, state.side, layer, SIZE),
+      const key = JSON.stringify([
+        trace.id,
+        state.attention_type,
+        state.merge_subwords,
+        state.show_special,
+        currentTheme(),
+      ]);
+      if (key === requested) return;
+      requested = key;
+      const layers = Array.from({ length: spec.layers }, (_, layer) =>
+        source.thumbnails(trace.id, state.attention_type, layer, MAX_SIZE),
       );
-      settled = Promise.all(layers).then(
-        (found) => {
-          if (now !== wanted) return;
-          top = highest(found.flat());
-          found.forEach((matrices, layer) =>
-            matrices.forEach((matrix, head) => paint(find(layer, head), matrix, state, trace, top)),
+      finished = Promise.all(layers).then(
+        (loaded) => {
+          if (key !== requested) return;
+          maxWeight = colorLimit(loaded.flat());
+          loaded.forEach((matrices, layer) =>
+            matrices.forEach((matrix, head) => paint(selectButton(layer, head), matrix, state, trace, maxWeight)),
           );
-          say(found[0]?.[0]);
+          describePooling(loaded[0]?.[0]);
         },
-        (problem) => {
-          if (now !== wanted) return;
-          wanted = "";
-          context.say(problem.message, "error");
+        (error) => {
+          if (key !== requested) return;
+          requested = "";
+          context.notify(error.message, "error");
         },
       );
     },
   };
-
-  /** @param {Matrix | undefined} matrix */
-  function say(matrix) {
-    note.hidden = matrix === undefined || matrix.pooled === 1;
-    if (matrix !== undefined)
-      note.textContent = `Small pictures: each dot stands for ${matrix.pooled} × ${matrix.pooled} tokens and shows the largest weight among them.`;
-  }
 }
 
 /**
@@ -199,24 +202,24 @@ export function thumbnailGrid(context) {
  * @param {Matrix} matrix
  * @param {State} state
  * @param {Trace} trace
- * @param {number} top
+ * @param {number} maxWeight
  */
-function paint(button, matrix, state, trace, top) {
+function paint(button, matrix, state, trace, maxWeight) {
   const canvas = button?.querySelector("canvas");
   if (!canvas) return;
-  const { rows, columns } = sides(trace, state, matrix.pooled);
-  const shown = matrix.pooled > 1 ? matrix : folded(matrix, rows, columns);
-  fill(canvas, { matrix: shown, top, masked: ahead(state.side, rows, columns) });
+  const { rows, columns } = groupRowsAndColumns(trace, state, matrix.pooled);
+  const grouped = matrix.pooled > 1 ? matrix : aggregate(matrix, rows, columns);
+  paintPixels(canvas, { matrix: grouped, maxWeight, isMasked: causalMask(state.attention_type, rows, columns) });
   canvas.dataset.pooled = String(matrix.pooled);
 }
 
 /**
- * Colours go up to 1, so that heads can be compared. Where no weight comes near, as in a long text, they go up to the
- * largest.
+ * The weight that has the last color: 1, so that heads can be compared, or the largest weight if all are small, as in a
+ * long text.
  * @param {Matrix[]} matrices
  */
-function highest(matrices) {
-  let most = 0;
-  for (const { values } of matrices) for (const value of values) if (value > most) most = value;
-  return most >= 0.25 || most === 0 ? 1 : Number(most.toPrecision(2));
+function colorLimit(matrices) {
+  let largest = 0;
+  for (const { values } of matrices) for (const value of values) if (value > largest) largest = value;
+  return largest >= 0.25 || largest === 0 ? 1 : Number(largest.toPrecision(2));
 }

@@ -1,32 +1,31 @@
 /**
- * The stack as SVG. Colours are set on the elements themselves, so that a saved picture has them too.
+ * The model diagram as SVG.
  */
 
-/** @import { Part, Trace } from "../../contract" */
-/** @import { Box, Layout, Arrow, Sizes } from "./layout.js" */
+/** @import { ModuleBox, Trace } from "../../contract" */
+/** @import { Arrow, ColumnEnd, Layout, PlacedBox, Sizes } from "./layout.js" */
 
-import { css, s } from "../../page/dom.js";
-import { whole } from "../../page/words.js";
+import { cssVariable, s } from "../../page/dom.js";
+import { formatCount, truncate } from "../../page/format.js";
 import { NARROW } from "./layout.js";
 
-/** The colour of a kind, by its CSS variable. */
+/** The color (a CSS variable) and the name of each kind of module. */
 export const KINDS = /** @type {Record<string, [string, string]>} */ ({
-  attention: ["--part-attention", "attention"],
-  "feed-forward": ["--part-feed-forward", "feed-forward"],
-  norm: ["--part-norm", "norm"],
-  input: ["--part-input", "input"],
-  output: ["--part-output", "output"],
+  attention: ["--module-attention", "attention"],
+  "feed-forward": ["--module-feed-forward", "feed-forward"],
+  norm: ["--module-norm", "norm"],
+  input: ["--module-input", "embedding"],
+  output: ["--module-output", "output"],
 });
 
 /**
  * @param {Layout} layout
  * @param {Sizes} sizes
- * @param {Trace | null} trace whose words stand at the ends
+ * @param {Trace | null} trace whose texts label the input and output
  * @returns {SVGSVGElement}
  */
 export function drawModel(layout, sizes, trace) {
-  const ink = css("--ink");
-  const head = s(
+  const arrowHead = s(
     "marker",
     {
       id: "arrow",
@@ -37,191 +36,237 @@ export function drawModel(layout, sizes, trace) {
       markerHeight: 7,
       orient: "auto-start-reverse",
     },
-    s("path", { d: "M0 0L8 4L0 8Z", fill: css("--ink-soft") }),
+    s("path", { d: "M0 0L8 4L0 8Z", fill: cssVariable("--ink-soft") }),
   );
-  const crossHead = /** @type {SVGMarkerElement} */ (head.cloneNode(true));
-  crossHead.id = "arrow-cross";
-  crossHead.querySelector("path")?.setAttribute("fill", css("--accent"));
-  const frames = layout.boxes.filter((box) => box.as === "frame");
-  const boxes = layout.boxes.filter((box) => box.as !== "frame");
+  const crossArrowHead = /** @type {SVGMarkerElement} */ (arrowHead.cloneNode(true));
+  crossArrowHead.id = "arrow-cross";
+  crossArrowHead.querySelector("path")?.setAttribute("fill", cssVariable("--accent"));
+  const inputs = layout.ends.filter(({ end }) => end === "input").length;
   return s(
     "svg",
     {
-      class: "stack",
+      class: "diagram",
       width: layout.width + 4,
       height: layout.height,
       viewBox: `-2 0 ${layout.width + 4} ${layout.height}`,
       role: "group",
-      "aria-label": "The model, box by box; arrow keys go from one to the next",
-      "font-family": css("--font"),
+      "aria-label": "The model diagram; arrow keys move from module to module",
+      "font-family": cssVariable("--font"),
     },
-    s("defs", {}, head, crossHead),
-    frames.map((box) => frame(box)),
-    layout.arrows.map(line),
-    layout.sums
-      .map(({ x, y }) => [
-        s("circle", { cx: x, cy: y, r: 9, fill: css("--panel"), stroke: css("--ink-soft"), "stroke-width": 1.5 }),
-        s("path", {
-          d: `M${x - 5} ${y}H${x + 5}M${x} ${y - 5}V${y + 5}`,
-          stroke: css("--ink-soft"),
-          "stroke-width": 1.5,
-        }),
-      ])
-      .flat(),
-    boxes.map((box) => (box.as === "closed" ? closed(box) : open(box, sizes))),
-    layout.ends.map(({ x, y, of, column }) =>
-      s(
-        "text",
-        {
-          x,
-          y: of === "in" ? y + 18 : y - 8,
-          "text-anchor": "middle",
-          "font-size": 13,
-          "font-style": "italic",
-          fill: ink,
-        },
-        short(said(trace, of, column, layout.ends.filter((end) => end.of === "in").length), sizes === NARROW ? 20 : 34),
-      ),
-    ),
+    s("defs", {}, arrowHead, crossArrowHead),
+    layout.boxes.filter((box) => box.form === "open").map(drawOpenLayer),
+    layout.arrows.map(drawArrow),
+    layout.sums.flatMap(drawSum),
+    layout.boxes
+      .filter((box) => box.form !== "open")
+      .map((box) => (box.form === "closed" ? drawClosedLayer(box) : drawModule(box, sizes))),
+    layout.ends.map((end) => drawEnd(end, endLabel(trace, end, inputs), sizes)),
   );
 }
 
 /** @param {Arrow} arrow */
-function line({ points, as }) {
+function drawArrow({ points, kind }) {
   return s("path", {
     d: `M${points.map(([x, y]) => `${x} ${y}`).join("L")}`,
     fill: "none",
-    stroke: css(as === "cross" ? "--accent" : "--ink-soft"),
-    "stroke-width": as === "cross" ? 2 : 1.4,
+    stroke: cssVariable(kind === "cross" ? "--accent" : "--ink-soft"),
+    "stroke-width": kind === "cross" ? 2 : 1.4,
     "stroke-linejoin": "round",
-    "marker-end": as === "cross" ? "url(#arrow-cross)" : "url(#arrow)",
+    "marker-end": kind === "cross" ? "url(#arrow-cross)" : "url(#arrow)",
   });
 }
 
+/** @param {{ x: number, y: number }} sum */
+function drawSum({ x, y }) {
+  const stroke = { stroke: cssVariable("--ink-soft"), "stroke-width": 1.5 };
+  return [
+    s("circle", { cx: x, cy: y, r: 9, fill: cssVariable("--panel"), ...stroke }),
+    s("path", { d: `M${x - 5} ${y}H${x + 5}M${x} ${y - 5}V${y + 5}`, ...stroke }),
+  ];
+}
+
 /**
- * @param {Box} box
+ * @param {ColumnEnd} end
+ * @param {string} label
  * @param {Sizes} sizes
  */
-function open(box, sizes) {
-  const { part, x, y, width, height } = box;
-  const [colour] = KINDS[part.kind] ?? ["--panel"];
-  const narrow = sizes === NARROW;
-  const middle = x + width / 2;
-  const lines = [brief(part.shape), counted(part)];
-  return group(
-    box,
-    part.attention === undefined ? "" : "Opens its heads.",
-    s("rect", { x, y, width, height, rx: 7, fill: css(colour), stroke: css("--part-line"), "stroke-width": 1.2 }),
+function drawEnd({ x, y, end }, label, sizes) {
+  return s(
+    "text",
+    {
+      x,
+      y: end === "input" ? y + 18 : y - 8,
+      "text-anchor": "middle",
+      "font-size": 13,
+      "font-style": "italic",
+      fill: cssVariable("--ink"),
+    },
+    truncate(label, sizes === NARROW ? 20 : 34),
+  );
+}
+
+/**
+ * @param {PlacedBox} placed
+ * @param {Sizes} sizes
+ */
+function drawModule(placed, sizes) {
+  const { box, x, y, width, height } = placed;
+  const [color] = KINDS[box.kind] ?? ["--panel"];
+  const isNarrow = sizes === NARROW;
+  const center = x + width / 2;
+  const lines = [shortShape(box.shape), parameterCount(box)];
+  return drawGroup(
+    placed,
+    box.attention === undefined ? "" : "Opens its heads.",
+    s("rect", {
+      x,
+      y,
+      width,
+      height,
+      rx: 7,
+      fill: cssVariable(color),
+      stroke: cssVariable("--module-line"),
+      "stroke-width": 1.2,
+    }),
     s(
       "text",
       {
-        x: middle,
+        x: center,
         y: y + 18,
         "text-anchor": "middle",
-        "font-size": narrow ? 11.5 : 13.5,
+        "font-size": isNarrow ? 11.5 : 13.5,
         "font-weight": 600,
-        fill: css("--part-ink"),
+        fill: cssVariable("--module-ink"),
       },
-      `${short(part.label, narrow ? 22 : 30)} `,
+      `${truncate(box.label, isNarrow ? 22 : 30)} `,
     ),
-    lines.map((text, number) =>
+    lines.map((text, index) =>
       s(
         "text",
-        { x: middle, y: y + 35 + 15 * number, "text-anchor": "middle", "font-size": 11.5, fill: css("--part-ink") },
-        `${short(text, narrow ? 21 : 38)} `,
+        {
+          x: center,
+          y: y + 35 + 15 * index,
+          "text-anchor": "middle",
+          "font-size": 11.5,
+          fill: cssVariable("--module-ink"),
+        },
+        `${truncate(text, isNarrow ? 21 : 38)} `,
       ),
     ),
   );
 }
 
-/** @param {Box} box a layer of which only the name is shown, and a spot for each box in it */
-function closed(box) {
-  const { part, x, y, width, height } = box;
-  const kinds = inside(part);
-  const spots = kinds.map((kind, number) =>
+/** A closed layer: its name, and a swatch for each module. @param {PlacedBox} placed */
+function drawClosedLayer(placed) {
+  const { box, x, y, width, height } = placed;
+  const kinds = moduleKinds(box);
+  const swatches = kinds.map((kind, index) =>
     s("rect", {
-      x: x + width - 12 - 13 * (kinds.length - number),
+      x: x + width - 12 - 13 * (kinds.length - index),
       y: y + height / 2 - 5,
       width: 10,
       height: 10,
       rx: 2,
-      fill: css(KINDS[kind]?.[0] ?? "--panel"),
-      stroke: css("--part-line"),
+      fill: cssVariable(KINDS[kind]?.[0] ?? "--panel"),
+      stroke: cssVariable("--module-line"),
     }),
   );
-  return group(
-    box,
+  return drawGroup(
+    placed,
     "Closed. Opens the layer.",
-    s("rect", { x, y, width, height, rx: 7, fill: css("--panel"), stroke: css("--line"), "stroke-width": 1.5 }),
+    s("rect", {
+      x,
+      y,
+      width,
+      height,
+      rx: 7,
+      fill: cssVariable("--panel"),
+      stroke: cssVariable("--line"),
+      "stroke-width": 1.5,
+    }),
     s(
       "text",
-      { x: x + 12, y: y + height / 2 + 4.5, "font-size": 13, "font-weight": 600, fill: css("--ink") },
-      `▸ ${part.label} `,
+      { x: x + 12, y: y + height / 2 + 4.5, "font-size": 13, "font-weight": 600, fill: cssVariable("--ink") },
+      `▸ ${box.label} `,
     ),
     width > 200 &&
-      s("text", { x: x + 84, y: y + height / 2 + 4, "font-size": 11.5, fill: css("--ink-soft") }, whole(part.count)),
-    spots,
+      s(
+        "text",
+        { x: x + 84, y: y + height / 2 + 4, "font-size": 11.5, fill: cssVariable("--ink-soft") },
+        formatCount(box.parameter_count),
+      ),
+    swatches,
   );
 }
 
-/** @param {Box} box an open layer */
-function frame(box) {
-  const { part, x, y, width, height } = box;
+/** The frame and title of an open layer. @param {PlacedBox} placed */
+function drawOpenLayer(placed) {
+  const { box, x, y, width, height } = placed;
   return s(
     "g",
     {},
-    s("rect", { x, y, width, height, rx: 10, fill: css("--paper"), stroke: css("--line"), "stroke-width": 1.5 }),
-    group(
-      box,
+    s("rect", {
+      x,
+      y,
+      width,
+      height,
+      rx: 10,
+      fill: cssVariable("--paper"),
+      stroke: cssVariable("--line"),
+      "stroke-width": 1.5,
+    }),
+    drawGroup(
+      placed,
       "Open. Closes the layer.",
-      s("rect", { x: x + 4, y: y + 4, width: width - 8, height: 20, rx: 5, fill: css("--paper") }),
+      s("rect", { x: x + 4, y: y + 4, width: width - 8, height: 20, rx: 5, fill: cssVariable("--paper") }),
       s(
         "text",
-        { x: x + 12, y: y + 18, "font-size": 12.5, "font-weight": 600, fill: css("--ink-soft") },
-        `▾ ${part.label} `,
+        { x: x + 12, y: y + 18, "font-size": 12.5, "font-weight": 600, fill: cssVariable("--ink-soft") },
+        `▾ ${box.label} `,
       ),
       s(
         "text",
-        { x: x + width - 12, y: y + 18, "text-anchor": "end", "font-size": 11.5, fill: css("--ink-soft") },
-        whole(part.count),
+        { x: x + width - 12, y: y + 18, "text-anchor": "end", "font-size": 11.5, fill: cssVariable("--ink-soft") },
+        formatCount(box.parameter_count),
       ),
     ),
   );
 }
 
 /**
- * @param {Box} box
- * @param {string} does what a click on it does
+ * @param {PlacedBox} placed
+ * @param {string} action what a click does
  * @param {Parameters<typeof s>[2][]} children
  */
-function group(box, does, ...children) {
+function drawGroup({ box, form, column }, action, ...children) {
   return s(
     "g",
     {
-      class: "part",
+      class: "module",
       role: "button",
       tabindex: -1,
-      "aria-description": does === "" ? null : does,
-      "data-path": box.part.path,
-      "data-as": box.as,
-      "data-column": box.column,
-      "data-count": box.part.count,
+      "aria-description": action === "" ? null : action,
+      "data-path": box.path,
+      "data-form": form,
+      "data-column": column,
+      "data-parameter-count": box.parameter_count,
     },
     ...children,
   );
 }
 
-/** @param {Part} part */
-export function counted(part) {
-  if (part.count === 0 && part.parameters.length > 0) return "shared numbers";
-  return part.count === 0 ? "nothing trained" : `${whole(part.count)} ${part.count === 1 ? "number" : "numbers"}`;
+/** @param {ModuleBox} box */
+function parameterCount(box) {
+  if (box.parameter_count === 0 && box.parameters.length > 0) return "shared parameters";
+  if (box.parameter_count === 0) return "no parameters";
+  return `${formatCount(box.parameter_count)} ${box.parameter_count === 1 ? "parameter" : "parameters"}`;
 }
 
 /**
- * A shape short enough for a box: what stays the same is said once.
- * @param {string} shape such as "(rows, words, 256) → 4 heads of 64 → (rows, words, 256)"
+ * A shape that fits into a box: what does not change is written once.
+ * @param {string} shape such as "(batch, tokens, 256) → 4 heads of 64 → (batch, tokens, 256)"
  */
-function brief(shape) {
+function shortShape(shape) {
   const steps = shape.split(" → ");
   if (steps.length > 2) return steps.slice(1, -1).join(" → ");
   if (steps.length === 2 && steps[0] === steps[1]) return steps[0];
@@ -229,31 +274,22 @@ function brief(shape) {
 }
 
 /**
- * The kinds of boxes in a layer, in their order.
- * @param {Part} part
+ * The kinds of modules in a layer, in order.
+ * @param {ModuleBox} box
  * @returns {string[]}
  */
-function inside(part) {
-  if (part.parts.length === 0) return KINDS[part.kind] === undefined || part.kind === "norm" ? [] : [part.kind];
-  return part.parts.flatMap(inside);
+function moduleKinds(box) {
+  if (box.children.length === 0) return KINDS[box.kind] === undefined || box.kind === "norm" ? [] : [box.kind];
+  return box.children.flatMap(moduleKinds);
 }
 
 /**
  * @param {Trace | null} trace
- * @param {"in" | "out"} of
- * @param {number} column
- * @param {number} columns
+ * @param {ColumnEnd} end
+ * @param {number} inputs
  */
-function said(trace, of, column, columns) {
-  if (of === "out") return trace?.output || "what it says";
-  if (columns > 1 && column === columns - 1) return "what is written so far";
-  return trace === null ? "what it reads" : trace.grid === undefined ? trace.request.text : "the patches of a picture";
-}
-
-/**
- * @param {string} text
- * @param {number} longest
- */
-function short(text, longest) {
-  return text.length <= longest ? text : `${text.slice(0, longest - 1)}…`;
+function endLabel(trace, { end, column }, inputs) {
+  if (end === "output") return trace?.output || "output";
+  if (inputs > 1 && column === inputs - 1) return "target so far";
+  return trace === null ? "input" : trace.grid === undefined ? trace.request.text : "image patches";
 }

@@ -1,228 +1,205 @@
 /**
- * Where every box of a model stands: the picture of the paper (Vaswani et al. 2017, figure 1), made from the parts that
- * this model has. Columns grow upwards, an encoder on the left and a decoder on the right; a layer is open, with its
- * boxes in it, or closed to one box.
+ * The layout of the model diagram, after figure 1 of the paper (Vaswani et al. 2017). Columns grow upwards, the encoder on
+ * the left and the decoder on the right; a layer is open, with its modules inside, or closed to a single box.
  */
 
-/** @import { Part } from "../../contract" */
+/** @import { ModuleBox } from "../../contract" */
 
 /**
- * @typedef {object} Box
- * @property {Part} part
- * @property {"part" | "closed" | "frame"} as
+ * @typedef {object} PlacedBox
+ * @property {ModuleBox} box
+ * @property {"module" | "closed" | "open"} form a module, a closed layer, or the frame of an open layer
  * @property {number} x
  * @property {number} y
  * @property {number} width
  * @property {number} height
  * @property {number} column
  */
-/** @typedef {{ points: [number, number][], as: "flow" | "residual" | "cross" }} Arrow */
+/** @typedef {{ points: [number, number][], kind: "flow" | "residual" | "cross" }} Arrow */
 /** @typedef {{ x: number, y: number }} Sum where a residual is added */
-/** @typedef {{ boxes: Box[], arrows: Arrow[], sums: Sum[], ends: { x: number, y: number, of: "in" | "out", column: number }[], width: number, height: number }} Layout */
+/** @typedef {{ x: number, y: number, end: "input" | "output", column: number }} ColumnEnd */
+/** @typedef {{ boxes: PlacedBox[], arrows: Arrow[], sums: Sum[], ends: ColumnEnd[], width: number, height: number }} Layout */
 
 /**
  * @typedef {object} Sizes
- * @property {number} box width of a box
- * @property {number} high height of a box
- * @property {number} between columns
- * @property {number} rail room beside a box for the residual
+ * @property {number} boxWidth
+ * @property {number} boxHeight
+ * @property {number} columnGap
+ * @property {number} residualGap room beside a box for the residual connection
  */
 /** @type {Sizes} */
-export const ROOMY = { box: 224, high: 58, between: 92, rail: 26 };
+export const WIDE = { boxWidth: 224, boxHeight: 58, columnGap: 92, residualGap: 26 };
 /** @type {Sizes} */
-export const NARROW = { box: 122, high: 60, between: 14, rail: 14 };
+export const NARROW = { boxWidth: 122, boxHeight: 60, columnGap: 14, residualGap: 14 };
 
 const GAP = 18;
-const PAD = 10;
-const TITLE = 24;
-const CLOSED = 34;
-const SUM = 9;
-const EDGE = 34;
+const PADDING = 10;
+const TITLE_HEIGHT = 24;
+const CLOSED_HEIGHT = 34;
+const SUM_RADIUS = 9;
+const MARGIN = 34;
 
 /**
- * @param {Part} model
- * @param {Set<string>} open paths of the layers that are open
+ * @param {ModuleBox} root
+ * @param {Set<string>} open the paths of the open layers
  * @param {Sizes} sizes
  * @returns {Layout}
  */
-export function layOut(model, open, sizes) {
-  const wide = sizes.box + 2 * PAD + sizes.rail;
-  const columns = split(model.parts).map((parts, number) => {
-    const left = number * (wide + sizes.between);
-    return grow(parts, number, left, open, sizes);
-  });
+export function layOut(root, open, sizes) {
+  const columnWidth = sizes.boxWidth + 2 * PADDING + sizes.residualGap;
+  const columns = splitColumns(root.children).map((boxes, index) =>
+    layOutColumn(boxes, index, index * (columnWidth + sizes.columnGap), open, sizes),
+  );
   const all = {
     boxes: columns.flatMap((column) => column.boxes),
     arrows: columns.flatMap((column) => column.arrows),
     sums: columns.flatMap((column) => column.sums),
     ends: columns.flatMap((column) => column.ends),
   };
-  if (columns.length > 1) all.arrows.push(...crossing(columns[0], columns[1], sizes));
-  const highest = Math.min(...columns.map((column) => column.top)) - EDGE - GAP;
+  if (columns.length > 1) all.arrows.push(...crossArrows(columns[0], columns[1], sizes));
+  const top = Math.min(...columns.map((column) => column.top)) - MARGIN - GAP;
   return {
-    ...all,
-    boxes: all.boxes.map((box) => ({ ...box, y: box.y - highest })),
-    arrows: all.arrows.map((arrow) => ({ ...arrow, points: arrow.points.map(([x, y]) => [x, y - highest]) })),
-    sums: all.sums.map(({ x, y }) => ({ x, y: y - highest })),
-    ends: all.ends.map((end) => ({ ...end, y: end.y - highest })),
-    width: columns.length * wide + (columns.length - 1) * sizes.between,
-    height: EDGE - highest,
+    boxes: all.boxes.map((box) => ({ ...box, y: box.y - top })),
+    arrows: all.arrows.map((arrow) => ({ ...arrow, points: arrow.points.map(([x, y]) => [x, y - top]) })),
+    sums: all.sums.map(({ x, y }) => ({ x, y: y - top })),
+    ends: all.ends.map((end) => ({ ...end, y: end.y - top })),
+    width: columns.length * columnWidth + (columns.length - 1) * sizes.columnGap,
+    height: MARGIN - top,
   };
 }
 
 /**
- * A column begins with what goes in, and has all up to the next input.
- * @param {Part[]} parts
+ * Split the top-level boxes into columns, each starting with an input.
+ * @param {ModuleBox[]} boxes
  */
-function split(parts) {
-  /** @type {Part[][]} */
+function splitColumns(boxes) {
+  /** @type {ModuleBox[][]} */
   const columns = [];
-  for (const part of parts) {
+  for (const box of boxes) {
     const column = columns.at(-1);
-    const full = column?.some((each) => each.kind === "stack");
-    if (column === undefined || (full && (part.kind === "input" || part.kind === "stack"))) columns.push([part]);
-    else column.push(part);
+    const hasStack = column?.some((each) => each.kind === "stack");
+    if (column === undefined || (hasStack && (box.kind === "input" || box.kind === "stack"))) columns.push([box]);
+    else column.push(box);
   }
   return columns;
 }
 
-/** @typedef {Omit<Layout, "width" | "height"> & { top: number, middle: number, crossings: { x: number, y: number }[] }} Column */
+/** @typedef {Omit<Layout, "width" | "height"> & { top: number, center: number, crossInputs: { x: number, y: number }[] }} Column */
 
 /**
- * @param {Part[]} parts
- * @param {number} number
+ * @param {ModuleBox[]} boxes
+ * @param {number} index
  * @param {number} left
  * @param {Set<string>} open
  * @param {Sizes} sizes
  * @returns {Column}
  */
-function grow(parts, number, left, open, sizes) {
-  const x = left + PAD;
-  const middle = x + sizes.box / 2;
+function layOutColumn(boxes, index, left, open, sizes) {
+  const x = left + PADDING;
+  const center = x + sizes.boxWidth / 2;
   /** @type {Column} */
-  const made = { boxes: [], arrows: [], sums: [], ends: [], top: 0, middle, crossings: [] };
+  const column = { boxes: [], arrows: [], sums: [], ends: [], top: 0, center, crossInputs: [] };
   let y = 0;
   let from = y;
 
-  /** A line from what is below up to here. */
-  const reach = () => {
-    if (from > y)
-      made.arrows.push({
-        points: [
-          [middle, from],
-          [middle, y],
-        ],
-        as: "flow",
-      });
+  /** @param {number} start @param {number} end */
+  const addFlow = (start, end) => {
+    column.arrows.push({
+      points: [
+        [center, start],
+        [center, end],
+      ],
+      kind: "flow",
+    });
   };
   /**
-   * @param {Part} part
-   * @param {"part" | "closed"} as
+   * @param {ModuleBox} box
+   * @param {"module" | "closed"} form
    */
-  const put = (part, as) => {
-    const height = as === "closed" ? CLOSED : sizes.high;
+  const addBox = (box, form) => {
+    const height = form === "closed" ? CLOSED_HEIGHT : sizes.boxHeight;
     y -= GAP;
-    reach();
+    if (from > y) addFlow(from, y);
     y -= height;
-    made.boxes.push({ part, as, x, y, width: sizes.box, height, column: number });
-    if (part.attention?.side === "cross" || (as === "closed" && holdsCross(part)))
-      made.crossings.push({ x, y: y + height / 2 });
+    column.boxes.push({ box, form, x, y, width: sizes.boxWidth, height, column: index });
+    if (box.attention?.attention_type === "cross" || (form === "closed" && containsCross(box)))
+      column.crossInputs.push({ x, y: y + height / 2 });
     from = y;
   };
-  /** @param {Part} part one sublayer: a function with its norm, and the sum with what went past it */
-  const sublayer = (part) => {
-    if (part.parts.length === 0) return put(part, "part");
-    const begin = Math.min(from - 5, y - 4); // inside the frame, where the layer has one
-    for (const inside of part.parts) {
-      put(inside, "part");
-      const isFunction = inside.kind !== "norm";
-      if (!isFunction || part.kind !== "residual") continue;
-      y -= GAP + 2 * SUM;
-      const sum = y + SUM;
-      made.arrows.push({
+  /** @param {ModuleBox} sublayer a function with its norm, and the residual connection around it */
+  const addSublayer = (sublayer) => {
+    if (sublayer.children.length === 0) return addBox(sublayer, "module");
+    const start = Math.min(from - 5, y - 4); // inside the frame of the layer
+    for (const box of sublayer.children) {
+      addBox(box, "module");
+      if (box.kind === "norm" || sublayer.kind !== "residual") continue;
+      y -= GAP + 2 * SUM_RADIUS;
+      const sum = y + SUM_RADIUS;
+      addFlow(from, sum + SUM_RADIUS);
+      const residualX = x + sizes.boxWidth + sizes.residualGap - 8;
+      column.arrows.push({
         points: [
-          [middle, from],
-          [middle, sum + SUM],
+          [center, start],
+          [residualX, start],
+          [residualX, sum],
+          [center + SUM_RADIUS, sum],
         ],
-        as: "flow",
+        kind: "residual",
       });
-      const rail = x + sizes.box + sizes.rail - 8;
-      made.arrows.push({
-        points: [
-          [middle, begin],
-          [rail, begin],
-          [rail, sum],
-          [middle + SUM, sum],
-        ],
-        as: "residual",
-      });
-      made.sums.push({ x: middle, y: sum });
+      column.sums.push({ x: center, y: sum });
       from = y;
     }
   };
-  /** @param {Part} part */
-  const block = (part) => {
-    if (!open.has(part.path) || part.parts.length === 0) return put(part, "closed");
+  /** @param {ModuleBox} layer */
+  const addLayer = (layer) => {
+    if (!open.has(layer.path) || layer.children.length === 0) return addBox(layer, "closed");
     const bottom = y - GAP / 2;
     y -= GAP / 2;
-    for (const inside of part.parts) sublayer(inside);
-    y -= PAD / 2 + TITLE;
-    made.boxes.push({
-      part,
-      as: "frame",
-      x: left,
-      y,
-      width: sizes.box + 2 * PAD + sizes.rail,
-      height: bottom - y,
-      column: number,
-    });
+    for (const sublayer of layer.children) addSublayer(sublayer);
+    y -= PADDING / 2 + TITLE_HEIGHT;
+    const width = sizes.boxWidth + 2 * PADDING + sizes.residualGap;
+    column.boxes.push({ box: layer, form: "open", x: left, y, width, height: bottom - y, column: index });
   };
 
-  made.ends.push({ x: middle, y: 0, of: "in", column: number });
-  for (const part of parts) {
-    if (part.kind !== "stack") put(part, "part");
-    else for (const inside of part.parts) inside.kind === "block" ? block(inside) : put(inside, "part");
+  column.ends.push({ x: center, y: 0, end: "input", column: index });
+  for (const box of boxes) {
+    if (box.kind !== "stack") addBox(box, "module");
+    else for (const child of box.children) child.kind === "block" ? addLayer(child) : addBox(child, "module");
   }
-  made.top = y;
-  if (parts.some((part) => part.kind === "output")) {
-    made.arrows.push({
-      points: [
-        [middle, y],
-        [middle, y - GAP],
-      ],
-      as: "flow",
-    });
-    made.ends.push({ x: middle, y: y - GAP, of: "out", column: number });
+  column.top = y;
+  if (boxes.some((box) => box.kind === "output")) {
+    addFlow(y, y - GAP);
+    column.ends.push({ x: center, y: y - GAP, end: "output", column: index });
   }
-  return made;
+  return column;
 }
 
 /**
- * The way from the encoder's last output to every layer of the decoder.
- * @param {Column} from
- * @param {Column} to
+ * The connections from the encoder's output to every decoder layer.
+ * @param {Column} encoder
+ * @param {Column} decoder
  * @param {Sizes} sizes
  * @returns {Arrow[]}
  */
-function crossing(from, to, sizes) {
-  const rail = to.middle - sizes.box / 2 - PAD - sizes.between / 2;
-  const up = from.top - GAP;
-  return to.crossings.map(({ x, y }) => ({
+function crossArrows(encoder, decoder, sizes) {
+  const middle = decoder.center - sizes.boxWidth / 2 - PADDING - sizes.columnGap / 2;
+  const top = encoder.top - GAP;
+  return decoder.crossInputs.map(({ x, y }) => ({
     points: [
-      [from.middle, from.top],
-      [from.middle, up],
-      [rail, up],
-      [rail, y],
+      [encoder.center, encoder.top],
+      [encoder.center, top],
+      [middle, top],
+      [middle, y],
       [x, y],
     ],
-    as: "cross",
+    kind: "cross",
   }));
 }
 
 /**
- * @param {Part} part
+ * @param {ModuleBox} box
  * @returns {boolean}
  */
-function holdsCross(part) {
-  return part.attention?.side === "cross" || part.parts.some(holdsCross);
+function containsCross(box) {
+  return box.attention?.attention_type === "cross" || box.children.some(containsCross);
 }

@@ -1,0 +1,74 @@
+"""`regard fill`."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.lines import process_lines
+from regard.cli.options import DeviceOption, JsonOption, OutputOption, ThreadsOption, select_device
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.task.masked_lm.pipeline import Guess
+
+
+def fill(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a masked language model.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts with [MASK] in them. Default: standard input, one per line."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="Read texts from a file, one per line; also .gz, .xz, .zst. Repeatable.")
+    ] = None,
+    output: OutputOption = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Print this many of the most likely words for each [MASK] instead of the filled text."
+        ),
+    ] = None,
+    tokens_per_mask: Annotated[int, typer.Option(min=1, help="The number of tokens that each [MASK] stands for.")] = 1,
+    as_json: JsonOption = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+) -> None:
+    """Fill in masked words, written as [MASK]. Several masks of a text are filled independently."""
+    from regard.task.masked_lm.pipeline import MASK, FillMask
+
+    if text and file:
+        raise UserError("TEXT and --file both name what to fill; give one of the two.")
+    filler = FillMask.load(model, select_device(device, threads))
+    count = top or (5 if as_json else 1)
+
+    def process(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+        for number, line in zip(numbers, lines, strict=True):
+            if line.strip() and MASK not in line:
+                where = "" if text and len(text) == 1 else f"Line {number + 1}: "
+                raise UserError(f"{where}found no {MASK} in {line!r}; write it in place of the missing word.")
+        texts = [line for line in lines if line.strip()]
+        found = iter(filler.fill_batch(texts, top=count, tokens_per_mask=tokens_per_mask, progress=progress))
+        results = []
+        for line in lines:
+            masks = next(found) if line.strip() else []  # an empty line gives an empty line
+            if as_json:
+                results.append(_as_json(line, masks))
+            elif top is None:
+                results.append(filler.filled(line, masks))
+            else:
+                results.append("\t".join(_as_text(guesses) for guesses in masks))
+        return results
+
+    process_lines(text, file, output, "texts", process)
+
+
+def _as_text(guesses: "Sequence[Guess]") -> str:
+    return ", ".join(f"{guess.text} {guess.probability:.4f}" for guess in guesses)
+
+
+def _as_json(line: str, masks: "Sequence[Sequence[Guess]]") -> str:
+    found = [[{"text": one.text, "probability": round(one.probability, 6)} for one in guesses] for guesses in masks]
+    return json.dumps({"text": line, "masks": found}, ensure_ascii=False)

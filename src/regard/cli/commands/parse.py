@@ -1,0 +1,103 @@
+"""`regard parse`."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.decoding import announce_compilation, configure_backend
+from regard.cli.lines import partial_output_note, process_lines
+from regard.cli.options import (
+    BeamSizeOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    FusedOption,
+    JsonOption,
+    OutputOption,
+    ThreadsOption,
+)
+from regard.cli.processes import TIMEOUT, ProcessesOption, join_process_group, launch_processes, report_errors_once
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.task.parsing.pipeline import ParsedSentence
+
+
+def parse(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a parser.")],
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Default: standard input, one sentence per line.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="Read sentences from a file; also .gz, .xz, .zst. Repeatable.")
+    ] = None,
+    output: OutputOption = None,
+    tokenized: Annotated[bool, typer.Option("--tokenized", help="The words are already separated by spaces.")] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw each tree instead of printing brackets.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also draw the trees as 1.svg, 2.svg … in this folder.")
+    ] = None,
+    beam_size: BeamSizeOption = None,
+    as_json: JsonOption = False,
+    fused: FusedOption = None,
+    dtype: DtypeOption = Dtype.float32,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    processes: ProcessesOption = None,
+) -> None:
+    """Parse sentences into constituency trees, each well-formed and over exactly the words of its sentence."""
+    with report_errors_once():
+        if text and file:
+            raise UserError("TEXT and --file both name what to parse; give one of the two.")
+        if draw and as_json:
+            raise UserError("--draw and --json are different outputs; give one of the two.")
+        if svg is not None:
+            _make_folder(svg)
+        launch_processes(processes, device, threads, partial_output_note(output))
+    with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
+        from regard.data.text.treebank_tokenizer import treebank_tokenize
+        from regard.data.trees.drawing import draw_tree, tree_svg
+        from regard.files import write_text
+        from regard.task.parsing.pipeline import Parser
+
+        parser = Parser.load(model, own_device)
+        configure_backend(parser.backend, fused, dtype)
+        decode = parser.search(beam_size).only_best()
+
+        def process(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+            if numbers[0] == 0:
+                announce_compilation(parser.backend, len(lines))
+            sentences = [line.split() if tokenized else treebank_tokenize(line) for line in lines]
+            found = iter(parser.parse_words([words for words in sentences if words], decode, progress))
+            results = []
+            for number, words in zip(numbers, sentences, strict=True):
+                parsed = next(found) if words else None  # an empty line gives an empty line
+                if parsed is not None and svg is not None:
+                    write_text(svg / f"{number + 1}.svg", tree_svg(parsed.tree))
+                tree = "" if parsed is None else draw_tree(parsed.tree) if draw else str(parsed.tree)
+                results.append(json.dumps(_record(parsed), ensure_ascii=False) if as_json else tree)
+            return results
+
+        process_lines(text, file, output, "sentences", process, process_group=process_group)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--svg {path}: the folder cannot be created ({error.strerror}); choose another.") from None
+
+
+def _record(parsed: "ParsedSentence | None") -> dict[str, Any]:
+    if parsed is None:
+        return {"words": [], "tree": None}
+    return {
+        "words": list(parsed.words),
+        "tags": list(parsed.tree.tags()),
+        "tree": str(parsed.tree),
+        "score": round(parsed.score, 4),
+        "logprob": round(parsed.logprob, 4),
+    }

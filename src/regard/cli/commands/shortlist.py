@@ -1,0 +1,46 @@
+"""`regard shortlist`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import ModelArgument, parallel_corpus
+from regard.cli.progress import progress_bar
+
+
+def shortlist(
+    model: ModelArgument,
+    source: Annotated[Path | None, typer.Option(help="Source sentences to learn from, one per line.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Both sides: a .tsv or .jsonl file, or a folder.")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="The dataset that these files are in.")] = None,
+    candidates: Annotated[int, typer.Option(min=1, help="Target tokens kept for each source token.")] = 50,
+    frequent: Annotated[
+        int, typer.Option(min=0, help="The most frequent target tokens, which are always allowed.")
+    ] = 100,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the model's shortlist.safetensors.")] = None,
+) -> None:
+    """Learn a lexical shortlist from parallel text: `regard translate --shortlist` then scores only plausible words.
+
+    Without --source, --target or --pairs it learns from the model's training data.
+    """
+    from regard.data.text.corpus import Corpus
+    from regard.task.translation.pipeline import Translator
+    from regard.task.translation.shortlist import learn_shortlist, save_shortlist, shortlist_path, training_corpus
+
+    given = parallel_corpus(pairs, source, target, "target", dataset)
+    path = shortlist_path(model, out)
+    translator = Translator.load(model)
+    corpus = training_corpus(model) if given is None else Corpus("given", (given,))
+    with progress_bar("pairs", None) as progress:
+        learned = learn_shortlist(
+            corpus.read(),
+            translator.source_tokenizer,
+            translator.target_tokenizer,
+            candidates=candidates,
+            frequent=frequent,
+            progress=progress,
+        )
+    save_shortlist(learned, path)
+    print(path)

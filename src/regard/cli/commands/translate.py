@@ -1,0 +1,226 @@
+"""`regard translate`."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.decoding import (
+    announce_compilation,
+    check_alternatives,
+    check_ctranslate2,
+    check_engine,
+    configure_backend,
+    ctranslate2_device,
+    token_records,
+)
+from regard.cli.lines import pad_lines, partial_output_note, process_lines
+from regard.cli.options import (
+    AlternativesOption,
+    BeamSizeOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    Engine,
+    EngineOption,
+    ForbidOption,
+    FusedOption,
+    JsonOption,
+    MinPOption,
+    ModelArgument,
+    OutputOption,
+    PrefixOption,
+    RepetitionPenaltyOption,
+    RequireOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+    sampling_settings,
+)
+from regard.cli.processes import TIMEOUT, ProcessesOption, join_process_group, launch_processes, report_errors_once
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from regard.data.tokenizers.tokenizer import TextTokenizer
+    from regard.decode import Constraints, DecodeConfig
+    from regard.task.translation.pipeline import TranslatedText, Translator
+
+FileOption = Annotated[
+    list[Path] | None, typer.Option(help="Translate a file, line by line; also .gz, .xz, .zst. Repeatable.")
+]
+BeamGroupsOption = Annotated[
+    int | None, typer.Option(min=2, help="Diverse beam search with this many groups of beams.")
+]
+EnsembleOption = Annotated[
+    list[str] | None, typer.Option(metavar="MODEL", help="Another model of an ensemble; repeatable.")
+]
+ShortlistOption = Annotated[
+    bool, typer.Option("--shortlist", help="Score only the words of the model's lexical shortlist.")
+]
+ShortlistFileOption = Annotated[Path | None, typer.Option(help="The same, with a file written by `regard shortlist`.")]
+
+
+def translate(
+    model: ModelArgument,
+    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Default: standard input.")] = None,
+    file: FileOption = None,
+    output: OutputOption = None,
+    beam_size: BeamSizeOption = None,
+    nbest: Annotated[int, typer.Option(min=1, help="The number of translations of each line, best first.")] = 1,
+    beam_groups: BeamGroupsOption = None,
+    prefix: PrefixOption = "",
+    require: RequireOption = None,
+    forbid: ForbidOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
+    seed: SeedOption = None,
+    ensemble: EnsembleOption = None,
+    as_json: JsonOption = False,
+    alternatives: AlternativesOption = 0,
+    shortlist: ShortlistOption = False,
+    shortlist_file: ShortlistFileOption = None,
+    fused: FusedOption = None,
+    dtype: DtypeOption = Dtype.float32,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    engine: EngineOption = Engine.regard,
+    processes: ProcessesOption = None,
+) -> None:
+    """Translate text, files or standard input, line by line; the layout of paragraphs is kept."""
+    sampling = sampling_settings(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    with report_errors_once():
+        if text and file:
+            raise UserError("TEXT and --file both name what to translate; give one of the two.")
+        check_alternatives(alternatives, as_json)
+        _check_model_options(
+            engine, dtype, ensembled=bool(ensemble), shortlisted=shortlist or shortlist_file is not None
+        )
+        check_engine(engine, processes)
+        launch_processes(processes, device, threads, partial_output_note(output))
+    with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
+        from regard.task.constraints import make_constraints
+        from regard.task.translation.pipeline import count_sentences
+
+        if engine is Engine.regard:
+            translator = _load(model, ensemble or [], own_device, fused, dtype)
+            _use_shortlist(translator, model, shortlist, shortlist_file)
+        else:
+            engine_device = ctranslate2_device(device, threads, seed)
+            translator = _load_ctranslate2(model, ensemble or [], engine_device, scored=as_json)
+        decode = _decode_config(translator.decode, beam_size, nbest, beam_groups, sampling)
+        constraints = make_constraints(
+            translator.target_tokenizer, prefix=prefix, required=require or (), forbidden=forbid or ()
+        )
+        if engine is Engine.ctranslate2:
+            check_ctranslate2(decode, constraints, alternatives, fused, dtype)
+        announces = process_group.is_rank0 and engine is Engine.regard and not ensemble
+        process = _LineProcessor(translator, decode, nbest, constraints, alternatives, as_json, announces)
+        process_lines(text, file, output, "sentences", process, items_in=count_sentences, process_group=process_group)
+
+
+@dataclass(frozen=True)
+class _LineProcessor:
+    """Translates lines and formats the translations."""
+
+    translator: "Translator"
+    decode: "DecodeConfig"
+    nbest: int
+    constraints: "Constraints"
+    alternatives: int
+    as_json: bool
+    announces: bool
+    """Whether this process announces the compilation of kernels."""
+
+    def __call__(self, lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+        translator = self.translator
+        if self.announces and numbers[0] == 0:
+            announce_compilation(translator.backend, len(lines))
+        found = translator.translate_batch(
+            lines,
+            self.decode,
+            progress,
+            constraints=self.constraints,
+            alternatives=self.alternatives,
+            seed_offsets=numbers,
+        )
+        return ("\n".join(_format(one, self.nbest, self.as_json, translator.target_tokenizer)) for one in found)
+
+
+def _check_model_options(engine: Engine, dtype: Dtype, *, ensembled: bool, shortlisted: bool) -> None:
+    if ensembled and dtype is not Dtype.float32 and engine is Engine.regard:
+        raise UserError("An ensemble computes in float32; leave out --dtype, or --ensemble.")
+    if shortlisted and engine is Engine.ctranslate2:
+        raise UserError("CTranslate2 cannot use our shortlist; leave it out, or use --engine regard.")
+
+
+def _load(model: str, others: list[str], device: "torch.device", fused: bool | None, dtype: Dtype) -> "Translator":
+    from regard.task.translation.pipeline import Translator
+
+    translator = Translator.load(model, device)
+    if others:
+        translator = translator.ensemble_with([Translator.load(name, device) for name in others])
+    configure_backend(translator.backend, fused, dtype)
+    return translator
+
+
+def _load_ctranslate2(model: str, others: list[str], device: "torch.device", *, scored: bool) -> "Translator":
+    from regard.task.translation.ctranslate2 import CTranslate2Translator
+    from regard.task.translation.pipeline import Translator
+
+    if others:
+        raise UserError("CTranslate2 cannot decode with an ensemble; leave out --ensemble, or use --engine regard.")
+    return CTranslate2Translator(Translator.load(model), model, device, scored=scored)
+
+
+def _use_shortlist(translator: "Translator", model: str, enabled: bool, file: Path | None) -> None:
+    from regard.task.translation.shortlist import find_shortlist, load_shortlist
+
+    if enabled or file is not None:
+        path = file or find_shortlist(model)
+        translator.shortlist = load_shortlist(path, translator.source_tokenizer, translator.target_tokenizer)
+
+
+def _decode_config(
+    default: "DecodeConfig", beam_size: int | None, nbest: int, beam_groups: int | None, sampling: dict[str, Any]
+) -> "DecodeConfig":
+    if not sampling:
+        return default.for_nbest(nbest, beam_size=beam_size, beam_groups=beam_groups)
+    if (beam_size or 1) > 1 or nbest > 1 or beam_groups is not None:
+        raise UserError("Sampling generates one output; leave out --beam-size, --nbest and --beam-groups.")
+    return default.for_sampling(**sampling)
+
+
+def _format(one: "TranslatedText", nbest: int, as_json: bool, tokenizer: "TextTokenizer") -> list[str]:
+    if as_json:
+        return [json.dumps(_record(one, nbest, tokenizer), ensure_ascii=False)]
+    return pad_lines((one.candidate(number) for number in range(one.candidates)), nbest)
+
+
+def _record(one: "TranslatedText", nbest: int, tokenizer: "TextTokenizer") -> dict[str, Any]:
+    sentences = [
+        {
+            "source": source,
+            "translations": [
+                {
+                    "text": each.text,
+                    "score": round(each.score, 4),
+                    "logprob": round(each.logprob, 4),
+                    "tokens": token_records(tokenizer, each.tokens, each.token_logprobs, each.alternatives),
+                    "ended": each.ended,
+                }
+                for each in found[:nbest]
+            ],
+        }
+        for source, found in one.sentences
+    ]
+    return {"source": one.source, "translation": one.text, "sentences": sentences}

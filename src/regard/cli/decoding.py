@@ -1,0 +1,83 @@
+"""Helpers of the commands that decode (`translate`, `generate`, `parse`)."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.options import Dtype, Engine, select_device
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from regard.data.tokenizers.tokenizer import TextTokenizer
+    from regard.decode import Constraints, DecodeConfig
+    from regard.task.backend import Backend
+
+
+def check_alternatives(alternatives: int, as_json: bool) -> None:
+    if alternatives and not as_json:
+        raise UserError("--alternatives are printed in JSON only; add --json.")
+
+
+def configure_backend(backend: "Backend[Any]", fused: bool | None, dtype: Dtype) -> None:
+    """Set kernels and dtype, or refuse what this model or device does not support."""
+    backend.fused, backend.precision = fused, dtype.value
+    backend.check()
+
+
+def announce_compilation(backend: "Backend[Any]", inputs: int) -> None:
+    """Explain the wait if kernels are about to be compiled for the first time on this machine."""
+    if backend.uses_fused(inputs) and not backend.is_compiled():
+        device = "GPU" if backend.on_cuda else "CPU"
+        avoid = "" if backend.precision == "int8" else " (avoid it with --no-fused)"
+        print(f"Compiling fused {device} kernels, once; this takes a few seconds{avoid}.", file=sys.stderr)
+
+
+def token_records(
+    tokenizer: "TextTokenizer",
+    tokens: tuple[int, ...],
+    logprobs: tuple[float, ...],
+    alternatives: tuple[tuple[tuple[int, float], ...], ...],
+) -> list[dict[str, Any]]:
+    """Every token with its text, log-probability and alternatives, for JSON. EOS has an empty text."""
+    records: list[dict[str, Any]] = []
+    for index, logprob in enumerate(logprobs):
+        text = tokenizer.decode([tokens[index]]) if index < len(tokens) else ""
+        record: dict[str, Any] = {"text": text, "logprob": round(logprob, 4)}
+        if alternatives:
+            record["alternatives"] = [
+                {"text": tokenizer.decode([token]), "logprob": round(other, 4)} for token, other in alternatives[index]
+            ]
+        records.append(record)
+    return records
+
+
+def check_engine(engine: Engine, processes: int | None) -> None:
+    """Refuse several processes with CTranslate2."""
+    from regard.train.distributed.process_group import world_size
+
+    if engine is Engine.ctranslate2 and (processes or world_size()) > 1:
+        raise UserError("CTranslate2 distributes the work over threads itself; leave out --processes, or --engine.")
+
+
+def ctranslate2_device(device: str, threads: int | None, seed: int | None) -> "torch.device":
+    """The device to use: CTranslate2 knows cpu and cuda. It has no seed per line, so seeds are refused."""
+    if seed is not None:
+        raise UserError(
+            "CTranslate2 cannot sample with a seed for each line; leave out --seed, or use --engine regard."
+        )
+    selected = select_device(device, threads)
+    return select_device("cpu", threads) if device == "auto" and selected.type != "cuda" else selected
+
+
+def check_ctranslate2(
+    decode: "DecodeConfig", constraints: "Constraints", alternatives: int, fused: bool | None, dtype: Dtype
+) -> None:
+    """Refuse what CTranslate2 cannot do, and report how its search differs from ours."""
+    from regard.task.translation.ctranslate2 import check_possible, differs
+
+    if fused is not None or dtype is not Dtype.float32:
+        raise UserError("CTranslate2 has its own kernels; leave out --fused and --dtype, or use --engine regard.")
+    check_possible(decode, constraints, alternatives)
+    if difference := differs(decode):
+        print(difference, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Labeled images: reading them from folders and arrays, batches, augmentation."""

@@ -1,0 +1,1 @@
+"""Labeled texts and tagged sentences: readers, and batches for classification."""

@@ -1,0 +1,100 @@
+"""Reading sentences with a tag for each word: from treebanks, from lines of word/TAG, or from one word per line."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, PositiveInt
+
+from regard.data.labels.labeled_texts import listed
+from regard.data.source import DataSource, NonEmpty
+from regard.data.text.lines import check_file, read_lines
+from regard.data.trees.cleaning import clean_tree
+from regard.data.trees.tree import read_trees, unescape_brackets
+from regard.errors import UserError
+
+
+class TaggedConfig(DataSource):
+    """Tagged sentences: a text file, compressed or not."""
+
+    path: NonEmpty
+    format: Literal["trees", "slashes", "columns"] = "trees"
+    """Trees in Penn bracket format, whose leaves have tags; one sentence per line with a tag after each word, `the/DT
+    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences."""
+    columns: Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)] = (1, 2)
+    """The columns of word and tag, counted from 1, separated by tabs or spaces."""
+
+
+class TaggedSentence(NamedTuple):
+    """The words of a sentence and a tag for each."""
+
+    words: Sequence[str]
+    tags: Sequence[str]
+
+
+def read_tagged(config: TaggedConfig, known: Sequence[str] | None = None) -> Iterator[TaggedSentence]:
+    """The sentences, one by one. A tag that is not among the `known` ones, if given, is an error; so is an empty
+    file."""
+    (path,) = config.resolve(config.path)
+    check_file(path)
+    names = None if known is None else frozenset(known)
+    read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
+    found = False
+    for where, words, tags in read(path, config):
+        found = True
+        for word, tag in zip(words, tags, strict=True):
+            if names is not None and tag not in names:
+                raise UserError(
+                    f"{where}: the tag {tag!r} of {word!r} is unknown; the known tags are {listed(known or ())}."
+                )
+        yield TaggedSentence(words, tags)
+    if not found:
+        raise UserError(f"{config.location}: there are no tagged sentences in it; at least one is needed.")
+
+
+_Example = tuple[str, list[str], list[str]]  # where it was found, words, tags
+
+
+def _read_trees(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    for number, tree in enumerate(read_trees(path), start=1):
+        cleaned = clean_tree(tree)
+        if cleaned is not None:
+            yield f"{path}, tree {number}", [unescape_brackets(word) for word in cleaned.words()], list(cleaned.tags())
+
+
+def _read_slashes(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    for number, line in enumerate(read_lines(path), start=1):
+        pairs = [item.rpartition("/") for item in line.split()]
+        untagged = [tag or word for word, _, tag in pairs if not word or not tag]
+        if untagged:
+            raise UserError(
+                f"{path}, line {number}: found {len(pairs)} words and {len(pairs) - len(untagged)} tags; "
+                f"{untagged[0]!r} has no tag. Write it as word/TAG."
+            )
+        if pairs:
+            yield f"{path}, line {number}", [word for word, _, _ in pairs], [tag for _, _, tag in pairs]
+
+
+def _read_columns(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    words: list[str] = []
+    tags: list[str] = []
+    first = 1
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            if words:
+                yield f"{path}, sentence starting at line {first}", words, tags
+            words, tags, first = [], [], number + 1
+            continue
+        fields = line.split("\t") if "\t" in line else line.split()
+        if not words and line.startswith("#") and "\t" not in line:
+            continue  # comments come before a sentence
+        chosen = [fields[column - 1].strip() if column <= len(fields) else "" for column in config.columns]
+        if not all(chosen):
+            raise UserError(
+                f"{path}, line {number}: found {len(fields)} columns; expected a word in column "
+                f"{config.columns[0]} and its tag in column {config.columns[1]}."
+            )
+        words.append(chosen[0])
+        tags.append(chosen[1])
+    if words:
+        yield f"{path}, sentence starting at line {first}", words, tags

@@ -1,0 +1,1 @@
+"""Tokenized items on disk, memory-mapped."""

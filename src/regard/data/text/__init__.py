@@ -1,0 +1,1 @@
+"""Text: lines and pairs from files, corpora, documents, filters, sentence splitting, word alignment."""

@@ -1,0 +1,175 @@
+"""Parallel corpora: several sources of sentence pairs, each with a weight, read as one.
+
+A weight is the number of times that every pair of a source occurs in one epoch: 1 once, 2 twice, 0.5 every other pair
+(another half in each epoch). It multiplies the size of the source, so adding sentences to a source increases its
+fraction, and weights need not sum to anything.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from regard.config import ConfigError
+from regard.data.source import DataSource, NonEmpty
+from regard.data.text.lines import uncompressed_suffix
+from regard.data.text.pairs import COLUMNS, KEYS, Pair, list_pair_files, read_pairs
+from regard.errors import UserError
+
+_TwoColumns = Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)]  # TOML and JSON have lists, not tuples
+_TwoNames = Annotated[tuple[NonEmpty, NonEmpty], Field(strict=False)]
+
+
+class CorpusConfig(DataSource):
+    """Sentence pairs: two aligned files (`source` and `target`), or one `path` to a file or folder."""
+
+    path: NonEmpty | None = None
+    """A .tsv, .txt or .jsonl file, compressed or not, or a folder of such files."""
+    source: NonEmpty | None = None
+    target: NonEmpty | None = None
+    columns: _TwoColumns = COLUMNS
+    """The columns of source and target in a .tsv file, counted from 1."""
+    keys: _TwoNames = KEYS
+    """The keys of source and target in a .jsonl file; "translation.en" is nested in "translation"."""
+    suffixes: _TwoNames | None = None
+    """The suffixes of aligned files in a folder: ["en", "de"] for train.en.gz and train.de.gz."""
+    weight: float = Field(default=1.0, gt=0)
+    """The number of times that each pair occurs in one epoch."""
+
+    @model_validator(mode="after")
+    def _path_or_source_and_target(self) -> Self:
+        if self.path is not None:
+            for name in ("source", "target"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(name, "path is given too; give either path, or source and target.")
+        elif self.source is None and self.target is None:
+            raise ConfigError("path", "this key is required, unless source and target are given.")
+        elif self.source is None:
+            raise ConfigError("source", "this key is required with target.")
+        elif self.target is None:
+            raise ConfigError("target", "this key is required with source.")
+        if self.suffixes is not None and self.suffixes[0] == self.suffixes[1]:
+            raise ConfigError("suffixes", f"both are {self.suffixes[0]!r}; source and target need different suffixes.")
+        return self
+
+    @property
+    def location(self) -> str:
+        return self.describe(self.path if self.path is not None else f"{self.source} and {self.target}")
+
+    def paths(self) -> tuple[Path, Path | None]:
+        """The path, or source and target, on this machine (`DataSource.resolve`)."""
+        path, *target = self.resolve(*(name for name in (self.path, self.source, self.target) if name is not None))
+        return path, target[0] if target else None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A named list of sources of sentence pairs."""
+
+    name: str
+    parts: tuple[CorpusConfig, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise UserError(f"The corpus {self.name!r} is empty; give at least one source.")
+
+    def read(self) -> Iterator[Pair]:
+        """Every pair once, source after source, regardless of the weights."""
+        for part in self.parts:
+            yield from read_corpus(part)
+
+    def mix(self, seed: int, epoch: int = 0) -> Iterator[Pair]:
+        """One epoch over the sources by their weights; see `mix_corpora`."""
+        return mix_corpora(self.parts, seed, epoch)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the fingerprints of the sources and their weights, in order."""
+        lines = [f"{corpus_fingerprint(part)} {part.weight!r}\n" for part in self.parts]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def read_corpus(config: CorpusConfig) -> Iterator[Pair]:
+    """The pairs of one source, once, in file order. An empty source is an error."""
+    pairs = read_pairs(*config.paths(), columns=config.columns, keys=config.keys, suffixes=config.suffixes)
+    first = next(pairs, None)
+    if first is None:
+        raise UserError(f"{config.location}: there are no sentence pairs in it; at least one is needed.")
+    yield first
+    yield from pairs
+
+
+def mix_corpora(parts: Sequence[CorpusConfig], seed: int, epoch: int = 0) -> Iterator[Pair]:
+    """One epoch over several sources, interleaved at random.
+
+    If all weights are 1, the epoch is every pair once, source after source. Otherwise a source of n pairs gives exactly
+    round(weight × n) of them, at least one: full passes first, then one more over a random subset, each in file order.
+    The next source is drawn in proportion to the pairs that each has left, so all interleavings are equally likely and
+    the mixture is the same from start to end. The same seed and epoch give the same order. Sources are first read once
+    to count their pairs.
+    """
+    if all(part.weight == 1 for part in parts):
+        for part in parts:
+            yield from read_corpus(part)
+        return
+    sizes = [sum(1 for _ in read_corpus(part)) for part in parts]
+    left = [max(1, round(part.weight * size)) for part, size in zip(parts, sizes, strict=True)]
+    streams = [
+        _repeat(part, size, count, random.Random(f"{seed} {epoch} {number}"))
+        for number, (part, size, count) in enumerate(zip(parts, sizes, left, strict=True))
+    ]
+    rng = random.Random(f"{seed} {epoch}")
+    for total in range(sum(left), 0, -1):
+        drawn = rng.random() * total
+        number = 0
+        while drawn >= left[number]:
+            drawn -= left[number]
+            number += 1
+        left[number] -= 1
+        pair = next(streams[number], None)
+        if pair is None:
+            raise UserError(
+                f"{parts[number].location}: has fewer pairs than a moment ago; it changed while it was read."
+            )
+        yield pair
+
+
+def corpus_fingerprint(config: CorpusConfig) -> str:
+    """SHA-256 over the files' bytes and the settings that determine how they are read.
+
+    It does not depend on where the files are or on their weights, so the tokenized corpus can be cached by it.
+    """
+    digest = hashlib.sha256(repr((config.columns, config.keys)).encode())
+    for files in list_pair_files(*config.paths(), suffixes=config.suffixes):
+        digest.update(b"aligned" if files.target else b"single")
+        for path in (files.path, files.target):
+            if path is not None:
+                # The suffixes determine how a file is read; for aligned files only the compression matters.
+                suffix = path.suffix.lower() if files.target else uncompressed_suffix(path) + path.suffix.lower()
+                digest.update(f"{suffix} {_digest(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _repeat(config: CorpusConfig, size: int, count: int, rng: random.Random) -> Iterator[Pair]:
+    """`count` pairs: full passes, then a random subset in order (selection sampling, Knuth volume 2, algorithm S)."""
+    passes, rest = divmod(count, size)
+    for _ in range(passes):
+        yield from read_corpus(config)
+    if rest:
+        for number, pair in enumerate(read_corpus(config)):
+            if rng.random() * (size - number) < rest:
+                rest -= 1
+                yield pair
+                if not rest:
+                    return

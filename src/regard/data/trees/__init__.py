@@ -1,0 +1,1 @@
+"""Constituency trees: reading and cleaning treebanks, linearizing trees for a model, drawing them."""

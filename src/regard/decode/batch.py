@@ -1,0 +1,232 @@
+"""Decoding a list of requests in the fastest order; results come in the order of the requests.
+
+Requests are sorted by length, so that a batch needs little padding, and put into batches of a bounded number of tokens.
+The longest come first, so that running out of memory shows at once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from regard.decode.config import Constraints, DecodeConfig, make_strategy
+from regard.decode.cuda_graphs import graph_batch_size
+from regard.decode.observer import Observer
+from regard.decode.search import DecoderModel, DecoderState, search
+from regard.decode.strategy import Hypothesis
+from regard.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class BatchDecoderState(DecoderState, Protocol):
+    """A state whose rows can be replaced while others are being decoded. Rows form groups, one per source."""
+
+    def scatter_rows(self, sources: Tensor, other: Self) -> None:
+        """Replace these groups of rows by those of another state; groups past the last are added."""
+        ...
+
+    def clear_rows(self, sources: Tensor) -> None:
+        """Set the length of these groups of rows to 0."""
+        ...
+
+    def is_full(self) -> bool:
+        """Whether one more token needs more capacity."""
+        ...
+
+    def grow(self) -> None:
+        """Double the capacity."""
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes allocated, unused capacity included."""
+        ...
+
+
+State = TypeVar("State", bound=BatchDecoderState)
+
+
+class BatchDecoderModel(DecoderModel[State], Protocol[State]):
+    """A model that can prefill a batch of sources, and whose state accepts new rows at any time."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def prefill(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[State, Tensor]:
+        """Process sources or prompts; returns the state, with room for `capacity` tokens, and the start tokens.
+
+        One row per source.  # (rows,)
+        """
+        ...
+
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of state for one token of one row."""
+        ...
+
+
+_UNCONSTRAINED = Constraints()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A source or prompt to decode, the maximum number of output tokens (EOS included), and how to decode it."""
+
+    source: tuple[int, ...]
+    max_length: int
+    config: DecodeConfig
+    constraints: Constraints = _UNCONSTRAINED
+    alternatives: int = 0
+    """The number of alternatives to report for each token."""
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise UserError(f"The maximum length is {self.max_length}; it must be at least 1, for EOS.")
+
+    @property
+    def batch_key(self) -> tuple[Any, ...]:
+        """Requests with the same key can be decoded in one batch."""
+        config = self.config.model_copy(update={"seed": 0})
+        return repr(config), *self.constraints.batch_key, self.alternatives
+
+
+TokenCallback = Callable[[tuple[int, ...]], bool | None]
+"""Called with the tokens so far after every step; returning true stops the output there."""
+
+
+@dataclass(eq=False)
+class DecodeFuture:
+    """A submitted request. `cancel` and `result` may be called from any thread."""
+
+    request: Request
+    on_tokens: TokenCallback | None = None
+    canceled: bool = False
+    _hypotheses: list[Hypothesis] = field(default_factory=list)
+    _error: Exception | None = None
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def cancel(self) -> None:
+        self.canceled = True
+
+    def result(self, timeout: float | None = None) -> list[Hypothesis]:
+        """Wait for the hypotheses, best first; none if the request was canceled."""
+        if not self._done.wait(timeout):
+            raise TimeoutError("The output is not ready yet.")
+        if self._error is not None:
+            raise self._error
+        return self._hypotheses
+
+    def set_result(self, hypotheses: list[Hypothesis]) -> None:
+        self._hypotheses = hypotheses
+        self._done.set()
+
+    def set_exception(self, error: Exception) -> None:
+        self._error = error
+        self._done.set()
+
+
+def search_all(
+    model: BatchDecoderModel[State],
+    requests: Sequence[Request],
+    eos: int,
+    *,
+    batch_tokens: int,
+    threads: int = 1,
+    progress: Callable[[int], None] | None = None,
+    search: Callable[[BatchDecoderModel[State], Sequence[Request], int], list[list[Hypothesis]]] | None = None,
+) -> list[list[Hypothesis]]:
+    """The hypotheses found for each request, best first, by `search_batch` or another such function.
+
+    `progress` is called with the number of finished requests. Several `threads` work on one batch each.
+    """
+    found: list[list[Hypothesis]] = [[] for _ in requests]
+    done = 0
+
+    def decode(batch: list[int]) -> tuple[list[int], list[list[Hypothesis]]]:
+        return batch, (search or search_batch)(model, [requests[index] for index in batch], eos)
+
+    batches = list(_batches(requests, batch_tokens, threads))
+    for batch, results in _unordered_map(decode, batches, min(threads, len(batches))):
+        for index, hypotheses in zip(batch, results, strict=True):
+            found[index] = hypotheses
+        done += len(batch)
+        if progress is not None:
+            progress(done)
+    return found
+
+
+@torch.inference_mode()
+def search_batch(
+    model: BatchDecoderModel[State], requests: Sequence[Request], eos: int, observer: Observer | None = None
+) -> list[list[Hypothesis]]:
+    """The hypotheses found for requests with the same batch key, decoded together."""
+    has_graphs = getattr(model, "supports_cuda_graphs", False)
+    padded = pad_requests(requests, graph_batch_size(model, len(requests)) if has_graphs else len(requests))
+    max_lengths = [request.max_length for request in padded]
+    state, start_tokens = model.prefill([request.source for request in padded], max(max_lengths))
+    strategy = make_strategy(
+        padded[0].config,
+        max_lengths,
+        eos,
+        constraints=[request.constraints for request in padded],
+        alternatives=padded[0].alternatives,
+        device=start_tokens.device,
+    )
+    return search(model, state, start_tokens, strategy, observer)[: len(requests)]
+
+
+def pad_requests(requests: Sequence[Request], slots: int) -> list[Request]:
+    """The requests, followed by copies of the last one that end after one token, `slots` in all."""
+    last = requests[-1]
+    filler = replace(last, max_length=1, constraints=Constraints(forbidden=last.constraints.forbidden))
+    return [*requests, *[filler] * (slots - len(requests))]
+
+
+@lru_cache(maxsize=4)
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """A pool that is reused, because kernel libraries initialize themselves in every thread that calls them."""
+    return ThreadPoolExecutor(threads, "regard-search", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _unordered_map(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
+    """The results in order of completion."""
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    pool = thread_pool(threads)
+    pending = [pool.submit(function, item) for item in items]
+    try:
+        for future in as_completed(pending):
+            yield future.result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _batches(requests: Sequence[Request], batch_tokens: int, threads: int) -> Iterator[list[int]]:
+    """Indices of requests with the same batch key and similar lengths, at least one batch per thread."""
+    by_key: dict[object, list[int]] = {}
+    for index, request in enumerate(requests):
+        by_key.setdefault(request.batch_key, []).append(index)
+    for indices in by_key.values():
+        total = sum(len(requests[index].source) + 1 for index in indices)
+        batch_tokens = min(batch_tokens, -(-total // threads))
+        batch: list[int] = []
+        longest = 0
+        for index in sorted(indices, key=lambda index: -len(requests[index].source)):
+            if batch and longest * (len(batch) + 1) > batch_tokens:
+                yield batch
+                batch = []
+            if not batch:
+                longest = len(requests[index].source) + 1
+            batch.append(index)
+        yield batch

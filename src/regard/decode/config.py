@@ -1,0 +1,191 @@
+"""Decoding settings, constraints on an output, and the strategy that implements them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from pydantic import Field, model_validator
+
+from regard.config import Config, ConfigError
+from regard.decode.beam import BeamSearch
+from regard.decode.constrained_beam import ConstrainedBeamSearch, ConstraintProgress
+from regard.decode.diverse_beam import DiverseBeamSearch, Diversity
+from regard.decode.greedy import Greedy
+from regard.decode.logits_processors import ForbiddenProcessor, PrefixProcessor
+from regard.decode.sampling import Sampler, SamplingParams
+from regard.decode.strategy import LengthPenalty, LogitsProcessor, SearchStrategy
+from regard.decode.tree_constraint import TreeConstraint, TreeProcessor
+from regard.errors import UserError
+
+
+class DecodeConfig(Config):
+    """Decoding settings: beam search by default, greedy search with a beam size of 1, sampling with `sample`."""
+
+    beam_size: int = Field(default=5, ge=1)
+    nbest: int | None = Field(default=None, ge=1)
+    """The number of best hypotheses to return; all `beam_size` of them by default."""
+    length_penalty: LengthPenalty = LengthPenalty()
+    max_length_ratio: float = Field(default=2.0, ge=0)
+    """An output has at most `max_length_ratio` · source length + `max_length_offset` tokens, EOS included."""
+    max_length_offset: int = Field(default=20, ge=1)
+    beam_groups: int = Field(default=1, ge=1)
+    """Groups of diverse beam search; 1 is plain beam search."""
+    diversity_penalty: float = Field(default=2.0, ge=0)
+    """Subtracted from a token's score for every beam of an earlier group that chose it at the same step."""
+    sample: bool = False
+    """Sample tokens from the distribution instead of searching for the most likely output."""
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    seed: int = 0
+    """Row r is sampled with seed + r unless its constraints set a seed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.beam_size % self.beam_groups:
+            raise ConfigError(
+                "beam_groups",
+                f"{self.beam_groups} groups cannot share {self.beam_size} beams evenly; choose a divisor of beam_size.",
+            )
+        if self.nbest is not None and self.nbest > self.beam_size:
+            raise ConfigError("nbest", f"found {self.nbest}; expected no more than beam_size ({self.beam_size}).")
+        if self.sample and self.beam_size > 1:
+            raise ConfigError("beam_size", f"found {self.beam_size}; sampling needs a beam_size of 1.")
+        return self
+
+    def only_best(self) -> "DecodeConfig":
+        """The same search, returning the best hypothesis only."""
+        return self.model_copy(update={"nbest": 1})
+
+    def for_nbest(self, nbest: int, *, beam_size: int | None = None, beam_groups: int | None = None) -> "DecodeConfig":
+        """The same search for the `nbest` best hypotheses, with a beam that is large enough and divides into groups."""
+        size = max(beam_size or self.beam_size, nbest)
+        groups = {}
+        if beam_groups is not None:
+            size = -(-max(size, beam_groups) // beam_groups) * beam_groups
+            groups = {"beam_groups": beam_groups}
+        return DecodeConfig.read(self.plain() | {"beam_size": size, "nbest": nbest} | groups)
+
+    def for_sampling(self, **params: float) -> "DecodeConfig":
+        """Sampling with these parameters instead of beam search."""
+        return DecodeConfig.read(self.plain() | {"beam_size": 1, "sample": True} | params)
+
+    def max_length(self, source_length: int) -> int:
+        """The maximum number of output tokens, EOS included."""
+        return int(self.max_length_ratio * source_length) + self.max_length_offset
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Constraints on one output, as token ids: its prefix, required and forbidden words; or that it is a tree."""
+
+    prefix: tuple[int, ...] = ()
+    required: tuple[tuple[int, ...], ...] = ()
+    forbidden: tuple[tuple[int, ...], ...] = ()
+    seed: int | None = None
+    tree: TreeConstraint | None = None
+
+    @property
+    def batch_key(self) -> tuple[Any, ...]:
+        """Outputs whose constraints have the same key can be decoded in one batch."""
+        tree = None if self.tree is None else self.tree.batch_key
+        return self.forbidden, bool(self.prefix), bool(self.required), tree
+
+    def with_seed(self, seed: int) -> "Constraints":
+        """The same constraints with this seed for sampling, unless they already have one."""
+        return self if self.seed is not None else replace(self, seed=seed)
+
+    def check(self, max_length: int) -> None:
+        """Refuse constraints that no output of at most `max_length` tokens can satisfy."""
+        if self.tree is not None:
+            self.tree.check_max_length(max_length)
+            if self.prefix or self.required or self.forbidden:
+                raise UserError(
+                    "A tree cannot have a prefix, required or forbidden words; leave these out, or the tree."
+                )
+        if len(self.prefix) > max_length:
+            raise UserError(f"The prefix has {len(self.prefix)} tokens, but the output may have at most {max_length}.")
+        for forbidden in self.forbidden:
+            if _contains(self.prefix, forbidden):
+                raise UserError("The prefix contains a forbidden word; leave out one of the two.")
+            if any(_contains(word, forbidden) for word in self.required):
+                raise UserError("A required word contains a forbidden word; leave out one of the two.")
+        if self.required:
+            progress = ConstraintProgress.start(self.required)
+            for token in self.prefix:
+                progress = progress.after(token)
+            if (count := len(self.prefix) + progress.tokens_left) >= max_length:
+                raise UserError(
+                    f"The {'prefix and the ' if self.prefix else ''}required words have {count} tokens, but the output "
+                    f"may have at most {max_length}, EOS included; allow a longer output or require less."
+                )
+
+
+def make_strategy(
+    config: DecodeConfig,
+    max_lengths: Sequence[int],
+    eos: int,
+    *,
+    constraints: Sequence[Constraints] | None = None,
+    alternatives: int = 0,
+    device: torch.device | str = "cpu",
+) -> SearchStrategy:
+    """The strategy for these settings, with one slot per maximum length.
+
+    The constraints of all slots have the same `batch_key`.
+    """
+    constraints = [Constraints()] * len(max_lengths) if constraints is None else constraints
+    if len(constraints) != len(max_lengths):
+        raise UserError(f"Found constraints for {len(constraints)} rows, but there are {len(max_lengths)} rows.")
+    required = any(each.required for each in constraints)
+    if required and (config.sample or config.beam_groups > 1):
+        raise UserError("Required words need plain beam search; leave out the words, or sampling and beam groups.")
+    for each, max_length in zip(constraints, max_lengths, strict=True):
+        each.check(max_length)
+    processors = _make_processors(constraints, max_lengths, eos, device)
+    if config.sample:
+        params = SamplingParams(config.repetition_penalty, config.temperature, config.top_k, config.top_p, config.min_p)
+        seeds = [config.seed + row if each.seed is None else each.seed for row, each in enumerate(constraints)]
+        return Sampler(
+            max_lengths, eos, params, seeds=seeds, processors=processors, alternatives=alternatives, device=device
+        )
+    if config.beam_size == 1 and not required:
+        return Greedy(max_lengths, eos, processors=processors, alternatives=alternatives, device=device)
+    options: dict[str, Any] = {
+        "length_penalty": config.length_penalty,
+        "processors": processors,
+        "alternatives": alternatives,
+        "device": device,
+    }
+    strategy: BeamSearch | DiverseBeamSearch
+    if required:
+        words = [each.required for each in constraints]
+        strategy = ConstrainedBeamSearch(max_lengths, eos, config.beam_size, words, **options)
+    elif config.beam_groups > 1:
+        diversity = Diversity(config.beam_groups, config.diversity_penalty)
+        strategy = DiverseBeamSearch(max_lengths, eos, config.beam_size, diversity, **options)
+    else:
+        strategy = BeamSearch(max_lengths, eos, config.beam_size, **options)
+    strategy.nbest = config.nbest
+    return strategy
+
+
+def _make_processors(
+    constraints: Sequence[Constraints], max_lengths: Sequence[int], eos: int, device: torch.device | str
+) -> list[LogitsProcessor]:
+    processors: list[LogitsProcessor] = []
+    if any(each.prefix for each in constraints):
+        processors.append(PrefixProcessor([each.prefix for each in constraints], device))
+    forbidden = {sequence for each in constraints for sequence in each.forbidden}
+    if forbidden:
+        processors.append(ForbiddenProcessor(sorted(forbidden), device))
+    if any(each.tree for each in constraints):
+        processors.append(TreeProcessor([each.tree for each in constraints], max_lengths, eos, device))
+    return processors
+
+
+def _contains(tokens: tuple[int, ...], sequence: tuple[int, ...]) -> bool:
+    return any(tokens[start : start + len(sequence)] == sequence for start in range(len(tokens) - len(sequence) + 1))

@@ -1,0 +1,198 @@
+"""Steps of greedy and beam search over all rows of a batch, compiled for a CPU with numba.
+
+They do what `decode.greedy` and `decode.beam` do in PyTorch, and tests compare the two.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from regard.kernels.cpu.jit import jit, jit_strict
+from regard.kernels.cpu.topk import LANES, logsumexp, topk_logsumexp
+
+
+@jit
+def greedy_step(
+    logits: Any, tokens: Any, logprobs: Any, lengths: Any, max_lengths: Any, done: Any, eos: Any, next_tokens: Any
+) -> None:
+    """One step of greedy search: the likeliest token is appended to each row, unless the row is done.
+
+    logits: # (rows, vocab_size); tokens, logprobs: # (rows, capacity), int64 and float64; the others # (rows,)
+    """
+    lane_maxima = np.empty(LANES, np.float32)
+    for row in range(logits.shape[0]):
+        next_tokens[row] = eos
+        if done[row]:
+            continue
+        scores = logits[row]
+        total = logsumexp(scores, lane_maxima)
+        maximum = lane_maxima[0]
+        for lane in range(LANES):
+            maximum = max(maximum, lane_maxima[lane])
+        best = scores.shape[0]
+        for lane in range(LANES):
+            if lane_maxima[lane] == maximum:
+                token = lane
+                while scores[token] != maximum:
+                    token += LANES
+                best = min(best, token)
+        position = lengths[row]
+        tokens[row, position], logprobs[row, position] = best, np.float64(maximum - total)
+        lengths[row] = position + 1
+        done[row] = best == eos or position + 1 >= max_lengths[row]
+        next_tokens[row] = best
+
+
+@jit_strict
+def beam_step(
+    logits: Any,
+    totals: Any,
+    tokens: Any,
+    logprobs: Any,
+    lengths: Any,
+    max_lengths: Any,
+    max_penalty: Any,
+    penalties: Any,
+    finished_scores: Any,
+    finished_totals: Any,
+    finished_tokens: Any,
+    finished_logprobs: Any,
+    finished_lengths: Any,
+    ended: Any,
+    eos: Any,
+    beam_indices: Any,
+    next_tokens: Any,
+    done: Any,
+) -> None:
+    """One step of beam search in every slot, as `decode.beam.BeamSearch` describes it; the arguments are updated.
+
+    totals: # (slots, beam_size), log-probabilities of the live hypotheses; tokens, logprobs: # (slots, beam_size,
+    capacity) finished_…: the same of the finished hypotheses, best first; finished_scores: # (slots, beam_size),
+    length-normalized finished_lengths, ended: # (slots, beam_size); lengths, max_lengths, max_penalty, done: # (slots,)
+    penalties: # (capacity + 2,), the divisor for each length; max_penalty: the largest one a slot can reach
+    beam_indices, next_tokens: # (slots · beam_size,), the rows that hypotheses continue, and their tokens
+    """
+    slots, beam_size = totals.shape
+    capacity = tokens.shape[2]
+    k = min(2 * beam_size, logits.shape[1])
+    top_values, top_tokens = np.empty((slots * beam_size, k), np.float32), np.zeros((slots * beam_size, k), np.int64)
+    logsumexps = np.empty(slots * beam_size, np.float32)
+    topk_logsumexp(logits, top_values, top_tokens, logsumexps)
+    # The 2 · beam_size best candidates of a slot, best first.
+    best_totals, best_beams, best_tokens = (
+        np.empty(2 * beam_size, np.float64),
+        np.zeros(2 * beam_size, np.int64),
+        np.zeros(2 * beam_size, np.int64),
+    )
+    best_logprobs = np.zeros(2 * beam_size, np.float64)
+    old_tokens, old_logprobs = np.empty((beam_size, capacity), np.int64), np.empty((beam_size, capacity), np.float64)
+    for slot in range(slots):
+        length = lengths[slot]
+        old_tokens[:, :length], old_logprobs[:, :length] = tokens[slot, :, :length], logprobs[slot, :, :length]
+        best_totals[:] = -np.inf
+        for beam in range(beam_size):
+            if totals[slot, beam] == -np.inf:
+                continue
+            row = slot * beam_size + beam
+            for number in range(k):
+                logprob = np.float64(top_values[row, number] - logsumexps[row])
+                total = totals[slot, beam] + logprob
+                if not total > best_totals[2 * beam_size - 1]:
+                    break  # a row's candidates come best first
+                rank = 2 * beam_size - 1
+                while rank > 0 and best_totals[rank - 1] < total:
+                    best_totals[rank], best_beams[rank], best_tokens[rank], best_logprobs[rank] = (
+                        best_totals[rank - 1],
+                        best_beams[rank - 1],
+                        best_tokens[rank - 1],
+                        best_logprobs[rank - 1],
+                    )
+                    rank -= 1
+                best_totals[rank], best_beams[rank] = total, beam
+                best_tokens[rank], best_logprobs[rank] = top_tokens[row, number], logprob
+        live = 0
+        for candidate in range(2 * beam_size):
+            if best_totals[candidate] == -np.inf:
+                break
+            beam, token = best_beams[candidate], best_tokens[candidate]
+            if token == eos:
+                score = best_totals[candidate] / penalties[min(length + 1, capacity + 1)]
+                rank = _insert(
+                    score,
+                    finished_scores[slot],
+                    finished_totals[slot],
+                    finished_tokens[slot],
+                    finished_logprobs[slot],
+                    finished_lengths[slot],
+                    ended[slot],
+                )
+                if rank >= 0:
+                    finished_scores[slot, rank], finished_totals[slot, rank] = score, best_totals[candidate]
+                    finished_lengths[slot, rank], ended[slot, rank] = length + 1, True
+                    finished_tokens[slot, rank, :length], finished_logprobs[slot, rank, :length] = (
+                        old_tokens[beam, :length],
+                        old_logprobs[beam, :length],
+                    )
+                    finished_tokens[slot, rank, length] = token
+                    finished_logprobs[slot, rank, length] = best_logprobs[candidate]
+            elif live < beam_size:
+                totals[slot, live] = best_totals[candidate]
+                tokens[slot, live, :length], logprobs[slot, live, :length] = (
+                    old_tokens[beam, :length],
+                    old_logprobs[beam, :length],
+                )
+                tokens[slot, live, length], logprobs[slot, live, length] = token, best_logprobs[candidate]
+                row = slot * beam_size + live
+                beam_indices[row], next_tokens[row] = slot * beam_size + beam, token
+                live += 1
+        for beam in range(live, beam_size):
+            totals[slot, beam] = -np.inf
+            row = slot * beam_size + beam
+            beam_indices[row], next_tokens[row] = slot * beam_size, eos
+        length += 1
+        lengths[slot] = length
+        if length >= max_lengths[slot]:
+            for beam in range(beam_size):
+                if totals[slot, beam] == -np.inf:
+                    continue
+                score = totals[slot, beam] / penalties[min(length, capacity + 1)]
+                rank = _insert(
+                    score,
+                    finished_scores[slot],
+                    finished_totals[slot],
+                    finished_tokens[slot],
+                    finished_logprobs[slot],
+                    finished_lengths[slot],
+                    ended[slot],
+                )
+                if rank >= 0:
+                    finished_scores[slot, rank], finished_totals[slot, rank] = score, totals[slot, beam]
+                    finished_lengths[slot, rank], ended[slot, rank] = length, False
+                    finished_tokens[slot, rank, :length], finished_logprobs[slot, rank, :length] = (
+                        tokens[slot, beam, :length],
+                        logprobs[slot, beam, :length],
+                    )
+            totals[slot, :] = -np.inf
+        best_live = totals[slot, 0]
+        for beam in range(beam_size):
+            best_live = max(best_live, totals[slot, beam])
+        bound = best_live / max(max_penalty[slot], penalties[min(length + 1, capacity + 1)])
+        done[slot] = best_live == -np.inf or finished_scores[slot, beam_size - 1] >= bound
+
+
+@jit_strict
+def _insert(score: Any, scores: Any, totals: Any, tokens: Any, logprobs: Any, lengths: Any, ended: Any) -> Any:
+    """Make room for a hypothesis of this score among the finished ones and return its rank; -1 if it is too bad.
+
+    Worse hypotheses move down, and the worst is dropped.
+    """
+    beam_size = scores.shape[0]
+    if not score > scores[beam_size - 1]:
+        return -1
+    rank = beam_size - 1
+    while rank > 0 and scores[rank - 1] < score:
+        scores[rank], totals[rank] = scores[rank - 1], totals[rank - 1]
+        lengths[rank], ended[rank] = lengths[rank - 1], ended[rank - 1]
+        tokens[rank], logprobs[rank] = tokens[rank - 1], logprobs[rank - 1]
+        rank -= 1
+    return rank

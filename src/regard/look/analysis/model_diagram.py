@@ -1,0 +1,249 @@
+"""The model diagram: a model as nested boxes, derived from its modules, with every parameter in exactly one box.
+
+Boxes are in order of computation. A parameter that is used twice, such as tied embeddings, counts where it is used
+first.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from regard.attention.multi_head import Attention, CrossAttentionBase
+from regard.errors import UserError
+from regard.look.analysis.attention_maps import AttentionKey, attention_modules
+from regard.look.schema import AttentionRef, ModuleBox, Parameter
+from regard.model import ClassificationHeadConfig, Encoder, EncoderDecoder, LanguageModel, VisionTransformer
+from regard.model.autoregressive import AutoregressiveModel
+from regard.model.mixture_of_experts import MixtureOfExperts
+from regard.model.stack import Block, NoResidualBlock, PostNormBlock, Stack, Sublayer
+
+
+def draw_model(model: nn.Module, name: str = "model") -> ModuleBox:
+    """The diagram of a model."""
+    if not isinstance(model, EncoderDecoder | LanguageModel | Encoder | VisionTransformer):
+        raise UserError(f"There is no diagram for a model of the type {type(model).__name__}.")
+    diagram = _Diagram(model)
+    description = _MODELS[type(model).__name__]
+    root = _Box("", name, "model", diagram.model_shape(), description, children=diagram.top_level())
+    return root.to_message(set())
+
+
+@dataclass
+class _Box:
+    path: str
+    label: str
+    kind: Any
+    shape: str
+    description: str
+    parameters: Sequence[tuple[str, nn.Parameter]] = ()
+    children: Sequence["_Box"] = field(default_factory=list)
+    attention: AttentionKey | None = None
+
+    def to_message(self, counted: set[int]) -> ModuleBox:
+        """The box with its parameter count, without the parameters that were counted before."""
+        new = [parameter for _, parameter in self.parameters if id(parameter) not in counted]
+        counted.update(map(id, new))
+        children = [child.to_message(counted) for child in self.children]
+        key = self.attention
+        return ModuleBox(
+            path=self.path,
+            label=self.label,
+            kind=self.kind,
+            parameters=[Parameter(name=name, shape=list(parameter.shape)) for name, parameter in self.parameters],
+            parameter_count=sum(each.numel() for each in new) + sum(child.parameter_count for child in children),
+            shape=self.shape,
+            attention=None if key is None else AttentionRef(attention_type=key[0], layer=key[1]),
+            description=self.description,
+            children=children,
+        )
+
+
+class _Diagram:
+    """Builds the boxes of one model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.config = model, model.config
+        self.names = {module: name for name, module in model.named_modules()}
+        self.attention_keys: dict[nn.Module, AttentionKey] = {
+            module: (attention_type, layer)
+            for attention_type, layers in attention_modules(model).items()
+            for layer, module in enumerate(layers)
+        }
+        self.width = int(self.config.width)
+        sequence = "patches" if isinstance(model, VisionTransformer) else "tokens"
+        self.hidden = f"(batch, {sequence}, {self.width})"
+        self.same = f"{self.hidden} → {self.hidden}"
+
+    def model_shape(self) -> str:
+        model, config = self.model, self.config
+        if isinstance(model, VisionTransformer):
+            height, width = config.size
+            return f"(batch, {config.channels}, {height}, {width}) → (batch, {len(config.labels) or self.width})"
+        outputs = config.vocab_size if isinstance(model, AutoregressiveModel) else _head_width(model)
+        return f"(batch, tokens) → {'(batch, ' if _is_classifier(model) else '(batch, tokens, '}{outputs})"
+
+    def top_level(self) -> list[_Box]:
+        model = self.model
+        if isinstance(model, EncoderDecoder):
+            source = model.embed_tokens if model.source_embed_tokens is None else model.source_embed_tokens
+            return [
+                self.embedding("Source embedding", "source_embedding", [source, model.source_embedding]),
+                self.stack("Encoder", model.encoder, _ENCODER),
+                self.embedding("Target embedding", "embedding", [model.embed_tokens, model.embedding]),
+                self.stack("Decoder", model.decoder, _DECODER),
+                self.language_model_head(),
+            ]
+        if isinstance(model, LanguageModel):
+            return [
+                self.embedding("Embedding", "embedding", [model.embed_tokens, model.embedding]),
+                self.stack("Decoder", model.decoder, _CAUSAL_DECODER),
+                self.language_model_head(),
+            ]
+        if isinstance(model, Encoder):
+            inputs = [model.embed_tokens, model.embed_token_types, model.embedding]
+            boxes = [self.embedding("Embedding", "embedding", inputs), self.stack("Encoder", model.encoder, _ENCODER)]
+            return [*boxes, *self.encoder_head([model.pooler, model.head])]
+        return [self.patch_embedding(), self.stack("Encoder", model.encoder, _PATCH_ENCODER), *self.image_head()]
+
+    def embedding(self, label: str, path: str, modules: Sequence[nn.Module | None]) -> _Box:
+        description = (
+            "Each token id is looked up in the embedding table, which gives a vector. The positional encoding tells "
+            "the model where the token is in the sequence."
+        )
+        return _Box(path, label, "input", f"(batch, tokens) → {self.hidden}", description, self.parameters(modules))
+
+    def patch_embedding(self) -> _Box:
+        model = self.model
+        description = (
+            "The image is cut into square patches. Each is projected to a vector, and a positional encoding tells the "
+            "model where in the image it is."
+        )
+        parameters = self.parameters([model.patch_embed, model.embed_positions, model.register_tokens])
+        if model.cls_token is not None:
+            parameters.append(("cls_token", model.cls_token))
+        height, width = self.config.size
+        shape = f"(batch, {self.config.channels}, {height}, {width}) → {self.hidden}"
+        return _Box("patch_embed", "Patch embedding", "input", shape, description, parameters)
+
+    def language_model_head(self) -> _Box:
+        model = self.model
+        table = model.embed_tokens if model.lm_head is None else model.lm_head
+        parameters = self.parameters([table])
+        if model.lm_head_bias is not None:
+            parameters.append(("lm_head_bias", model.lm_head_bias))
+        weights = "the embedding table (tied weights)" if model.lm_head is None else "an output matrix"
+        description = f"The hidden state is multiplied by {weights}: one logit per token, which softmax turns into "
+        shape = f"{self.hidden} → (batch, tokens, {len(table.weight)})"
+        return _Box("lm_head", "LM head", "output", shape, f"{description}probabilities.", parameters)
+
+    def encoder_head(self, modules: Iterable[nn.Module | None]) -> list[_Box]:
+        present = [module for module in modules if module is not None]
+        if not present:
+            return []
+        outputs = "(batch, " if _is_classifier(self.model) else "(batch, tokens, "
+        shape = f"{self.hidden} → {outputs}{_head_width(self.model)})"
+        description = "The head computes one logit for each label, or for each token of the vocabulary."
+        return [_Box("head", "Head", "output", shape, description, self.parameters(present))]
+
+    def image_head(self) -> list[_Box]:
+        present = [module for module in (self.model.pre_logits, self.model.head) if module is not None]
+        if not present:
+            return []
+        shape = f"{self.hidden} → (batch, {len(self.config.labels)})"
+        description = "One vector represents the image; the head computes a logit for each class from it."
+        return [_Box("head", "Classification head", "output", shape, description, self.parameters(present))]
+
+    def stack(self, label: str, stack: Stack, description: str) -> _Box:
+        path = self.names[stack]
+        children = [self.block(index, block) for index, block in enumerate(stack.blocks())]
+        if stack.cross_kv is not None:
+            shared = "Keys and values of the encoder's output, computed once for all layers."
+            parameters = self.parameters([stack.cross_kv])
+            children.insert(
+                0, _Box(f"{path}.cross_kv", "Shared keys and values", "other", self.hidden, shared, parameters)
+            )
+        if not isinstance(stack.final_norm, nn.Identity):
+            children.append(self.norm(stack.final_norm))
+        return _Box(path, label, "stack", self.same, description, children=children)
+
+    def block(self, index: int, block: Block) -> _Box:
+        children = [self.sublayer(block, sublayer) for sublayer in block.sublayers]
+        description = "One layer: its sublayers run in order, and each adds to the residual stream."
+        return _Box(self.names[block], f"Layer {index + 1}", "block", self.same, description, children=children)
+
+    def sublayer(self, block: Block, sublayer: Sublayer) -> _Box:
+        function, norm = self.function(sublayer.function), self.norm(sublayer.norm)
+        children = [function, norm] if isinstance(block, PostNormBlock) else [norm, function]
+        if isinstance(block, NoResidualBlock):
+            label, description = "Without residual", "The sublayer's output replaces its input; there is no residual."
+        elif isinstance(block, PostNormBlock):
+            label, description = "Add & norm", "The sublayer's output is added to its input, and the sum is normalized."
+        else:
+            label, description = "Norm & add", "The input is normalized; the sublayer's output is added to it."
+        path = f"{self.names[sublayer.function]}_residual"
+        return _Box(path, label, "residual", self.same, description, children=children)
+
+    def norm(self, norm: nn.Module) -> _Box:
+        label = "RMS norm" if isinstance(norm, nn.RMSNorm) else "Layer norm"
+        description = "Every vector is normalized to the same scale, then multiplied by learned weights."
+        return _Box(self.names[norm], label, "norm", self.same, description, self.parameters([norm]))
+
+    def function(self, function: nn.Module) -> _Box:
+        parameters, path = self.parameters([function]), self.names[function]
+        if isinstance(function, Attention):
+            return self.attention(function, path, parameters)
+        if isinstance(function, MixtureOfExperts):
+            label = "Mixture of experts"
+            description = "A router sends each token to a few experts and mixes their outputs."
+        else:
+            label, description = "Feed-forward", "For each token by itself: up projection, activation, down projection."
+        return _Box(path, label, "feed-forward", self.same, description, parameters)
+
+    def attention(self, attention: Attention, path: str, parameters: Sequence[tuple[str, nn.Parameter]]) -> _Box:
+        sizes, key = attention.sizes, self.attention_keys[attention]
+        label = {"encoder": "Self-attention", "decoder": "Masked self-attention", "cross": "Cross-attention"}[key[0]]
+        heads = f"{sizes.heads} heads" if sizes.heads > 1 else "1 head"
+        kv_heads = f", {sizes.kv_heads} KV heads" if sizes.kv_heads != sizes.heads else ""
+        inputs = f"{self.hidden} and the source's" if isinstance(attention, CrossAttentionBase) else self.hidden
+        shape = f"{inputs} → {heads} of {sizes.head_dim}{kv_heads} → {self.hidden}"
+        return _Box(path, label, "attention", shape, _ATTENTION[key[0]], parameters, attention=key)
+
+    def parameters(self, modules: Iterable[nn.Module | None]) -> list[tuple[str, nn.Parameter]]:
+        """The parameters of some modules by their state-dict names."""
+        return [
+            (f"{self.names[module]}.{name}", parameter)
+            for module in modules
+            if module is not None
+            for name, parameter in module.named_parameters()
+        ]
+
+
+def _is_classifier(model: Any) -> bool:
+    """Whether the model gives one output per sequence."""
+    return isinstance(model, Encoder) and isinstance(model.config.head, ClassificationHeadConfig)
+
+
+def _head_width(model: Any) -> int:
+    """The number of outputs of an encoder's head."""
+    if model.config.labels:
+        return len(model.config.labels)
+    return int(model.config.vocab_size if model.config.head.kind == "masked_lm" else model.config.width)
+
+
+_MODELS = {
+    "EncoderDecoder": "The encoder reads the source; the decoder generates the target and attends to both.",
+    "LanguageModel": "A decoder-only model: each position predicts the next token from the tokens before it.",
+    "Encoder": "An encoder-only model: each token attends to all others, before and after it.",
+    "VisionTransformer": "An encoder of images: the patches of an image take the place of tokens.",
+}
+_ENCODER = "Layers in which every token attends to all tokens of the text."
+_DECODER = "Layers in which every generated token attends to the tokens before it and to the source."
+_CAUSAL_DECODER = "Layers in which every token attends to itself and to the tokens before it."
+_PATCH_ENCODER = "Layers in which every patch attends to all patches of the image."
+_ATTENTION = {
+    "encoder": "Each token's query is compared with every token's key; the values are mixed by how well they match.",
+    "decoder": "Each token attends to itself and to the tokens before it; later ones are masked.",
+    "cross": "Each generated token attends to the tokens of the source.",
+}

@@ -1,0 +1,150 @@
+"""The base of traced models: a model together with how its input is tokenized, run and displayed.
+
+There are two kinds. Autoregressive models (`autoregressive.py`) generate token by token, and their search is recorded;
+encoders (`encoder.py`) run once. Both record a `Trace` and can compute more about it afterwards. The subclasses for
+single tasks are in `tasks.py` and `images.py`; a new task needs none.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.context import AttentionHook
+from regard.data.text.documents import read_texts
+from regard.errors import UserError
+from regard.look.analysis.attention_maps import attention_specs
+from regard.look.analysis.head_ablation import HeadMeans, ablate_heads, mean_outputs, needs_means
+from regard.look.schema import DecodingSettings, Metric, ModelSummary, NodeAttention, RunRequest, Token, TokenEvent
+from regard.look.trace import Trace
+from regard.model import count_parameters
+from regard.task.base import Recipe
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+OnToken = Callable[[TokenEvent], None]
+ShouldStop = Callable[[], bool]
+
+IGNORE = -100
+"""The label of positions that do not count towards the loss, as in PyTorch."""
+
+
+class Example(NamedTuple):
+    """Input and labels for the loss; positions labeled `IGNORE` do not count."""
+
+    inputs: Tensor  # (tokens,), or pixels (channels, height, width)
+    labels: Tensor  # (tokens,), or () for one label of the whole input
+    source: tuple[int, ...] | None = None
+    """The encoder's input, for an encoder–decoder."""
+
+
+class TracedModel(ABC):
+    """A model that can be traced."""
+
+    task: str
+    input: Literal["text", "image"] = "text"
+    generates: bool
+    metrics: tuple[Metric, ...] = ("loss",)
+    """What head importance can be measured by."""
+    line_format: str = ""
+    """How a line of a dev set is written, if not as plain text."""
+    model: nn.Module
+
+    folder: Path | None = None
+    """The run folder it was loaded from."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.id = name
+
+    @property
+    @abstractmethod
+    def example(self) -> str:
+        """A sample input."""
+
+    @abstractmethod
+    def decoding_settings(self) -> DecodingSettings:
+        """The default decoding settings."""
+
+    @abstractmethod
+    def trace(
+        self,
+        request: RunRequest,
+        on_token: OnToken | None = None,
+        should_stop: ShouldStop | None = None,
+        dtype: torch.dtype = torch.float16,
+    ) -> Trace:
+        """Run the model and record a trace, with arrays of this dtype."""
+
+    @abstractmethod
+    def forward_trace(self, trace: Trace, attention_hook: AttentionHook) -> None:
+        """Repeat the teacher-forced pass over a trace's input and output, observed by `attention_hook`."""
+
+    @abstractmethod
+    def node(self, trace: Trace, node_id: int) -> NodeAttention:
+        """The attention of any search node of a trace, and its likeliest next tokens."""
+
+    @abstractmethod
+    def unablated_pass(self, request: RunRequest) -> Callable[[], object]:
+        """The pass over a request and the output of the model without ablation, which mean ablation averages over."""
+
+    @abstractmethod
+    def make_example(self, item: Any) -> Example | None:
+        """Input and labels of an item of a dev set; None if it cannot be used."""
+
+    def parse_line(self, line: str) -> Any:
+        """The item that a line of a dev set describes: by default, the text itself."""
+        return line
+
+    def read_items(self, recipe: Recipe, source: Any) -> Iterator[Any]:
+        """The items of one of the recipe's data sources: by default, its lines of more than two words."""
+        lines = (line for text in read_texts(source) for line in text.splitlines())
+        return (line for line in lines if len(line.split()) > 2)
+
+    def fallback_items(self, recipe: Recipe | None, folder: Path | None) -> Iterator[Any] | None:
+        """Items for a model whose recipe names no data that is available, if there are any."""
+        return None
+
+    def bleu(self, items: Sequence[Any], recipe: Recipe | None) -> float:
+        """BLEU on the items of a dev set, for a model that has this metric."""
+        raise NotImplementedError
+
+    def prepare_image(self, image: Any) -> "Image":
+        """An image (a path, a Pillow image or an array) after resizing and cropping, for a model of images."""
+        raise UserError(f"{self.name} takes a text, not an image.")
+
+    def summary(self) -> ModelSummary:
+        return ModelSummary(
+            id=self.id,
+            name=self.name,
+            task=self.task,
+            input=self.input,
+            generates=self.generates,
+            parameters=count_parameters(self.model),
+            example=self.example,
+            attention=attention_specs(self.model),
+            decoding=self.decoding_settings(),
+            metrics=list(self.metrics),
+        )
+
+    @contextmanager
+    def ablated(self, request: RunRequest) -> Iterator[None]:
+        """Ablate the heads that a request names within the block."""
+        heads = request.ablated_heads or []
+        means: HeadMeans | None = None
+        if needs_means(heads):
+            run = self.unablated_pass(request)
+            with mean_outputs(self.model) as means:
+                run()
+        with ablate_heads(self.model, heads, means) if heads else nullcontext():
+            yield
+
+
+def edited_request(request: RunRequest, tokens: Sequence[Token], text: str) -> RunRequest:
+    """A request with edited tokens, as the trace stores it: all tokens of the input, and the text they spell."""
+    return request.model_copy(update={"text": text, "source_tokens": [token.piece for token in tokens]})

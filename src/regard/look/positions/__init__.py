@@ -1,0 +1,1 @@
+"""Positional encodings compared: their values, similarities, and the requirements that a lecture states for them."""

@@ -1,0 +1,328 @@
+"""The messages between Python and the page: the same fields as `web/src/contract.d.ts`, which documents each.
+
+A test compares the two. Requests are validated strictly; responses are built here and not validated again.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+AttentionType = Literal["encoder", "decoder", "cross"]
+Ablation = Literal["zero", "mean"]
+Metric = Literal["loss", "bleu"]
+Method = Literal["beam", "greedy", "sample"]
+
+MAX_TEXT_LENGTH = 100_000
+"""Characters of a text to trace."""
+MAX_BEAM_SIZE, MAX_NEW_TOKENS = 32, 4096
+
+
+class Message(BaseModel):
+    """Base class of the contract's messages. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data, without the fields that are not set."""
+        return self.model_dump(exclude_none=True)
+
+
+class AttentionSpec(Message):
+    attention_type: AttentionType
+    layers: int
+    heads: int
+
+
+class DecodingSettings(Message):
+    method: Method
+    beam_size: int
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class DecodingOverrides(Message):
+    """The decoding settings that a request sets; the others keep the model's defaults."""
+
+    method: Method | None = None
+    beam_size: Annotated[int, Field(ge=1, le=MAX_BEAM_SIZE)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
+
+
+class ModelSummary(Message):
+    id: str
+    name: str
+    task: str
+    input: Literal["text", "image"]
+    generates: bool
+    parameters: int
+    example: str
+    attention: list[AttentionSpec]
+    decoding: DecodingSettings
+    metrics: list[Metric]
+
+
+class Parameter(Message):
+    name: str
+    shape: list[int]
+
+
+class AttentionRef(Message):
+    attention_type: AttentionType
+    layer: int
+
+
+class ModuleBox(Message):
+    path: str
+    label: str
+    kind: Literal[
+        "model", "input", "stack", "block", "attention", "feed-forward", "norm", "residual", "output", "other"
+    ]
+    parameters: list[Parameter]
+    parameter_count: int
+    shape: str
+    attention: AttentionRef | None = None
+    description: str
+    children: list["ModuleBox"]
+
+
+class AblatedHead(Message):
+    attention_type: AttentionType
+    layer: Annotated[int, Field(ge=0)]
+    head: Annotated[int, Field(ge=0)]
+    ablation: Ablation
+
+
+class RunRequest(Message):
+    text: Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
+    image: str | None = None
+    decoding: DecodingOverrides | None = None
+    source_tokens: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=20_000)] | None = None
+    ablated_heads: Annotated[list[AblatedHead], Field(max_length=10_000)] | None = None
+
+
+class TokenEvent(Message):
+    event: Literal["token"] = "token"
+    text: str
+    token: str
+    probability: float
+    step: int
+
+
+class DoneEvent(Message):
+    event: Literal["done"] = "done"
+    trace: str
+
+
+class FailedEvent(Message):
+    event: Literal["failed"] = "failed"
+    error: str
+
+
+RunEvent = TokenEvent | DoneEvent | FailedEvent
+
+
+class Token(Message):
+    id: int
+    piece: str
+    text: str
+    word: int
+    special: bool
+
+
+class Alternative(Message):
+    token: Token
+    probability: float
+
+
+class GeneratedToken(Message):
+    token: Token
+    probability: float
+    alternatives: list[Alternative]
+
+
+class BeamNode(Message):
+    id: int
+    parent: int
+    step: int
+    token: Token
+    log_probability: float
+    total_log_probability: float
+    state: Literal["active", "finished", "pruned"]
+    in_output: bool
+    cache_row: int
+    cache_copied: bool
+    attention_index: int
+
+
+class PatchGrid(Message):
+    rows: int
+    columns: int
+    image: str
+
+
+class Choice(Message):
+    label: str
+    probability: float
+
+
+class Prediction(Message):
+    item: str
+    choices: list[Choice]
+
+
+class ArraySpec(Message):
+    name: str
+    dtype: Literal["float16", "float32"]
+    shape: list[int]
+
+
+class Trace(Message):
+    format: Literal["regard trace"]
+    version: Literal[1]
+    id: str
+    model: ModelSummary
+    request: RunRequest
+    source: list[Token]
+    grid: PatchGrid | None = None
+    target: list[Token]
+    generated: list[GeneratedToken]
+    output: str
+    predictions: list[Prediction]
+    log_probability: float
+    nodes: list[BeamNode]
+    arrays: list[ArraySpec]
+    seconds: float
+
+
+class NextToken(Message):
+    token: Token
+    logit: float
+    probability: float
+
+
+class NodeAttention(Message):
+    node: int
+    prefix: list[Token]
+    decoder: list[list[list[float]]]
+    cross: list[list[list[float]]]
+    hidden_state: list[float]
+    hidden_size: int
+    next_tokens: list[NextToken]
+
+
+class CellRequest(Message):
+    attention_type: AttentionType
+    layer: Annotated[int, Field(ge=0)]
+    head: Annotated[int, Field(ge=0)]
+    query: Annotated[int, Field(ge=0)]
+
+
+class CellWindow(Message):
+    first_query: int
+    first_key: int
+    scaled_scores: list[list[float]]
+    masked_scores: list[list[float | None]]
+    weights: list[list[float]]
+
+
+class Cell(Message):
+    request: CellRequest
+    scale: float
+    similarity: str
+    query: list[float]
+    keys: list[list[float]]
+    values: list[list[float]]
+    scores: list[float]
+    scaled_scores: list[float]
+    masked_scores: list[float | None]
+    weights: list[float]
+    output: list[float]
+    window: CellWindow
+
+
+class HeadImportanceRequest(Message):
+    ablation: Ablation
+    metric: Metric
+    lines: Annotated[list[Annotated[str, Field(max_length=10_000)]], Field(max_length=10_000)] | None = None
+
+
+class HeadScore(Message):
+    attention_type: AttentionType
+    layer: int
+    head: int
+    value: float
+    change: float
+
+
+class HeadImportance(Message):
+    metric: Metric
+    baseline: float
+    examples: int
+    heads: list[HeadScore]
+
+
+class Job(Message):
+    id: str
+    model: str
+    done: int
+    total: int
+    state: Literal["running", "done", "failed", "stopped"]
+    error: str
+    result: HeadImportance | None = None
+
+
+class Requirement(Message):
+    name: str
+    holds: bool
+    evidence: str
+
+
+class Scheme(Message):
+    name: str
+    description: str
+    encoding: list[list[float]]
+    similarity: list[list[float]]
+    similarity_description: str
+    requirements: list[Requirement]
+
+
+class Positions(Message):
+    length: int
+    width: int
+    schemes: list[Scheme]
+
+
+class RunSummary(Message):
+    id: str
+    folder: str
+    recipe: str
+    steps: int
+    step: int
+    live: bool
+
+
+class RunMetrics(Message):
+    next_line: int
+    records: list[dict[str, float | None]]
+
+
+class Embedded(Message):
+    """The data in a standalone file. Arrays are base64-encoded."""
+
+    trace: Trace
+    diagram: ModuleBox
+    arrays: dict[str, str]
+    cells: list[Cell]
+    nodes: list[NodeAttention]
+    positions: list[Positions] | None = None
+
+
+class ErrorResponse(Message):
+    detail: str

@@ -1,0 +1,23 @@
+"""Open a run folder as the pipeline of its task."""
+
+from pathlib import Path
+
+import torch
+
+from regard.run import load_model
+from regard.task.pipeline import Pipeline
+from regard.task.registry import find_task
+
+
+def open_model(name: str | Path, device: torch.device | str = "cpu") -> Pipeline:
+    """A model from a run folder, or a pretrained one by its name, as a `Translator`, a `TextGenerator`, a `Parser` …
+
+    A model that no task supports (one without a tokenizer, for example) is a plain `Pipeline`, in the precision it was
+    saved in; the others compute in float32.
+    """
+    loaded = load_model(name)
+    info = find_task(loaded)
+    if info is None:
+        return Pipeline(loaded).to(device)
+    loaded.model.float()
+    return info.pipeline_class()(loaded).to(device)

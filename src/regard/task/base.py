@@ -1,0 +1,145 @@
+"""The base of all recipes, and what every task shares.
+
+A recipe is a file that says everything a run depends on, and what to expect of it. The base class holds what is common
+to all tasks; each task's own recipe (`task/<task>/recipe.py`) adds its data, its model and its evaluation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from pydantic import model_validator
+
+from regard.config import Config, ConfigError
+from regard.cost import Workload
+from regard.data.source import DataSource
+from regard.model import AnyModelConfig
+from regard.task.expect import ExpectConfig
+from regard.task.registry import get_task
+from regard.train.config import TrainConfig
+from regard.train.distributed.process_group import ProcessGroup
+from regard.train.task import LogFn, Score, Task
+
+SPECIAL_IDS = {"pad": 0, "bos": 1, "eos": 2}
+"""The ids that regard's tokenizers give to special tokens."""
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+Part = TypeVar("Part")
+
+
+class Recipe(Config):
+    """What every recipe has, whatever its task.
+
+    A subclass adds `data`, whose `train`, `valid` and `test` are data sources, and `model`, the settings of the model
+    as plain data: what is left out is filled in from the data or from the defaults.
+    """
+
+    name: str = ""
+    """By default, the name of the file."""
+    description: str
+    task: str
+    init_from: str | None = None
+    """A run folder or pretrained model whose weights (and tokenizers) this run starts from."""
+    train: TrainConfig
+    expect: ExpectConfig | None = None
+
+    usage_example: ClassVar[str]
+    """For the model card: how to use the model, with THIS-FOLDER in place of its path."""
+    counted_unit: ClassVar[str] = "target tokens"
+    """What the loss is averaged over."""
+    prepared_files: ClassVar[tuple[str, ...]] = ()
+    """Files that preparing the task may write into the run folder."""
+    score_type: ClassVar[type[Score]]
+    """The score of a test set."""
+    unused_train_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of [train] that have no effect for this task, and why; giving one is an error."""
+    model_keys_from_data: ClassVar[tuple[str, ...]] = ()
+    """Keys of the model's config that follow from the data; giving one in [model] is an error."""
+
+    if TYPE_CHECKING:  # declared by the subclasses
+        data: Any
+        model: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _model_can_be_built(self) -> Self:
+        _ = self.expected_model_config
+        return self
+
+    @model_validator(mode="after")
+    def _every_key_has_an_effect(self) -> Self:
+        for key, reason in self.unused_train_keys.items():
+            found = getattr(self.train, key)
+            if found != TrainConfig.model_fields[key].default:
+                raise ConfigError(f"train.{key}", f"found {found!r}, but {reason}; leave this key out.")
+        if self.train.loss.r_drop and self.init_from is None and not _has_dropout(self.expected_model_config.plain()):
+            raise ConfigError(
+                "train.loss.r_drop",
+                "the two passes of R-Drop differ only by dropout, and this model has none; set a dropout, or leave "
+                "this key out.",
+            )
+        return self
+
+    @property
+    def expected_model_config(self) -> AnyModelConfig:
+        """The model's config before the data has been read: what follows from the data is as configured, or guessed."""
+        raise NotImplementedError
+
+    def expected_workload(self) -> Workload:
+        """The shape of the batches before the data has been read."""
+        raise NotImplementedError
+
+    def data_sources(self) -> Mapping[str, Sequence[DataSource]]:
+        """The sources of the training data, of each test set, and of the validation set if there is one, by name."""
+        train, valid = self.data.train, self.data.valid
+        sources = {"train": train if isinstance(train, tuple) else (train,)}
+        sources |= {name: (source,) for name, source in self.data.test.items()}
+        return sources if valid is None else sources | {"valid": (valid,)}
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether there is validation data."""
+        return "valid" in self.data_sources()
+
+    @classmethod
+    def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data settings that train on a user's own file or folder; `data` are those of the recipe."""
+        return {"train": [{"path": path}]}
+
+    def build_task(self, folder: Path, log: LogFn, process_group: ProcessGroup) -> Task[Any]:
+        """Prepare the data and build the model. Every process calls this; files are written by one of them."""
+        task: Task[Any] = get_task(self.task).task_class().prepare(self, folder, log, process_group)
+        return task
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe as plain data, with every default filled in."""
+        model = self.expected_model_config.plain()
+        return self.plain() | {"model": {key: model[key] for key in model if key not in self.model_keys_from_data}}
+
+    def read_model_config(self, config: type[AnyConfig], **from_data: Any) -> AnyConfig:
+        """The model's config: [model] and what follows from the data. Errors name the key in the recipe."""
+        for key in self.model_keys_from_data:
+            if key in self.model:
+                raise ConfigError(f"model.{key}", "this follows from the data; leave this key out.")
+        try:
+            return config(**self.model, **from_data)
+        except ConfigError as error:
+            raise ConfigError(f"model.{error.key}", error.problem) from None
+
+
+def score_test_sets(
+    recipe: Recipe, parts: Mapping[str, Part], score: Callable[[Part], Score], log: LogFn
+) -> dict[str, Score]:
+    """Score each test set among `parts`, or the validation set if there is no other; log each result."""
+    scores: dict[str, Score] = {}
+    for name in [name for name in parts if name != "valid"] or parts:
+        scores[name] = score(parts[name])
+        log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
+    return scores
+
+
+def _has_dropout(config: Mapping[str, Any]) -> bool:
+    """Whether any part of a model has dropout."""
+    return any(
+        _has_dropout(value) if isinstance(value, Mapping) else key.endswith("dropout") and value > 0
+        for key, value in config.items()
+    )

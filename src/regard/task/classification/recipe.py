@@ -1,0 +1,155 @@
+"""Recipes for text classification and token classification: an encoder with a classification head.
+
+With `init_from` the encoder comes from another run, preferably a masked language model: that is fine-tuning.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from regard.config import Config, ConfigError
+from regard.cost import Workload
+from regard.data.labels.labeled_texts import LabeledConfig, LabeledText, read_labeled
+from regard.data.labels.tagged_sentences import TaggedConfig, TaggedSentence, read_tagged
+from regard.data.tokenizers.training import EncoderTokenizerConfig
+from regard.model import EncoderConfig
+from regard.score import AccuracyScore
+from regard.task.base import Recipe
+from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, merge_encoder_config, read_encoder_config
+
+_EXPECTED_LABELS = ("one", "two")
+"""Stand-ins for the labels before the data is read."""
+_EXPECTED_LENGTH = 25
+"""Tokens per sentence before the data is read."""
+
+
+class TextClassificationDataConfig(Config):
+    """The labeled texts of a run: training, validation and test data."""
+
+    train: tuple[LabeledConfig, ...] = Field(strict=False, min_length=1)
+    valid: LabeledConfig | None = None
+    test: dict[str, LabeledConfig] = Field(default_factory=dict)
+    """Test sets by name, evaluated once after training; the validation set if there are none."""
+    max_length: int = Field(default=256, ge=3)
+    """Longer texts are truncated to this many tokens, in training and inference."""
+
+
+class TokenClassificationDataConfig(Config):
+    """The tagged sentences of a run: training, validation and test data."""
+
+    train: tuple[TaggedConfig, ...] = Field(strict=False, min_length=1)
+    valid: TaggedConfig | None = None
+    test: dict[str, TaggedConfig] = Field(default_factory=dict)
+    """Test sets by name, evaluated once after training; the validation set if there are none."""
+    max_length: int = Field(default=256, ge=3)
+    """Sentences of more tokens are dropped from training."""
+
+
+class ClassificationRecipe(Recipe):
+    """What text classification and token classification share."""
+
+    tokenizer: EncoderTokenizerConfig = EncoderTokenizerConfig()
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The config of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
+    `init_from`, omitted settings are those of that model."""
+
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
+    model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
+    head: ClassVar[Mapping[str, str]]
+    """The kind of the head, and its defaults."""
+
+    @property
+    def parts(self) -> TextClassificationDataConfig | TokenClassificationDataConfig:
+        """The data, of whichever kind."""
+        raise NotImplementedError
+
+    def sentences(self, part: Any, known: Sequence[str] | None = None) -> Iterator[LabeledText | TaggedSentence]:
+        """What a part of the data holds; any other label than those `known` is an error."""
+        raise NotImplementedError
+
+    @property
+    def expected_model_config(self) -> EncoderConfig:
+        """The model's config, with the vocabulary that was asked for, or is likely."""
+        return self.make_model_config(self.tokenizer.expected_vocab_size, EXPECTED_SPECIAL_IDS, _EXPECTED_LABELS)
+
+    def make_model_config(
+        self, vocab_size: int, tokens: Mapping[str, int | None], labels: Sequence[str]
+    ) -> EncoderConfig:
+        """The model's config for a vocabulary, its special tokens and labels. Errors name their key in the recipe."""
+        given = self.model.get("head", {})
+        if not isinstance(given, Mapping):
+            raise ConfigError("model.head", f"found {given!r}; expected a table of settings.")
+        if "labels" in given:
+            raise ConfigError("model.head.labels", "this follows from the data; leave this key out.")
+        kind = self.head["kind"]
+        if given.get("kind", kind) != kind:
+            raise ConfigError("model.head.kind", f"found {given['kind']!r}; for {self.task} it must be {kind!r}.")
+        head = {**self.head, **given, "labels": list(labels)}
+        known = {role: number for role, number in tokens.items() if role in EXPECTED_SPECIAL_IDS}
+        values = merge_encoder_config(self.model, self.init_from)
+        return read_encoder_config(values | {"head": head, "vocab_size": vocab_size, "special_tokens": known})
+
+    def expected_workload(self) -> Workload:
+        """Full batches, rows of ordinary sentences."""
+        config, length = self.train, min(_EXPECTED_LENGTH, self.train.batch_tokens)
+        rows = max(1, config.batch_tokens // length)
+        return Workload(
+            rows,
+            length,
+            steps=config.steps,
+            grad_accumulation=config.grad_accumulation,
+            forward_passes=config.loss.passes,
+        )
+
+    @classmethod
+    def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Read as the recipe's own data is."""
+        first = data.get("train", [{}])[0]
+        return {"train": [{key: value for key, value in first.items() if key != "dataset"} | {"path": path}]}
+
+    def resolved(self) -> dict[str, Any]:
+        values = super().resolved()
+        values["model"]["head"].pop("labels")  # they follow from the data
+        return values
+
+
+class TextClassificationRecipe(ClassificationRecipe):
+    """Everything the training of a model that labels texts depends on."""
+
+    task: Literal["text-classification"] = "text-classification"
+    data: TextClassificationDataConfig
+
+    usage_example: ClassVar[str] = 'Label a text with it: `regard classify THIS-FOLDER "What a film!"`'
+    counted_unit: ClassVar[str] = "texts"
+    head: ClassVar[Mapping[str, str]] = {"kind": "classification", "pooling": "mean"}
+
+    @property
+    def parts(self) -> TextClassificationDataConfig:
+        return self.data
+
+    def sentences(
+        self, part: LabeledConfig, known: Sequence[str] | None = None
+    ) -> Iterator[LabeledText | TaggedSentence]:
+        return read_labeled(part, known)
+
+
+class TokenClassificationRecipe(ClassificationRecipe):
+    """Everything the training of a model that tags words depends on."""
+
+    task: Literal["token-classification"] = "token-classification"
+    data: TokenClassificationDataConfig
+
+    usage_example: ClassVar[str] = 'Tag words with it: `regard tag THIS-FOLDER "The cat ate the mouse."`'
+    counted_unit: ClassVar[str] = "words"
+    head: ClassVar[Mapping[str, str]] = {"kind": "token_classification"}
+
+    @property
+    def parts(self) -> TokenClassificationDataConfig:
+        return self.data
+
+    def sentences(
+        self, part: TaggedConfig, known: Sequence[str] | None = None
+    ) -> Iterator[LabeledText | TaggedSentence]:
+        return read_tagged(part, known)

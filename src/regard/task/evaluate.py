@@ -1,0 +1,168 @@
+"""Evaluate a finished model on the test sets of its recipe, whatever its task.
+
+If the data of the task are pairs of texts (translation), outputs are compared with references: those of the recipe, or
+those in files; a file of outputs can take the place of a model. For any other task the data is prepared as for
+training, and the task tests the model in the folder as it does at the end of a run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data.text.corpus import Corpus, CorpusConfig
+from regard.data.text.lines import read_lines
+from regard.errors import UserError
+from regard.run import find_model, load_model, read_metadata, read_origin
+from regard.score import TranslationScore, score_translations
+from regard.task.base import Recipe
+from regard.task.recipe_io import read_recipe
+from regard.task.registry import DEFAULT_TASK, TASKS, TaskInfo, get_task
+from regard.task.translation.recipe import ScoreConfig
+from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.task import Score
+
+
+def evaluate(
+    model: str | Path,
+    test: str | None = None,
+    *,
+    beam_size: int | None = None,
+    device: torch.device | str = "cpu",
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> dict[str, Score]:
+    """The scores of a model on the test sets of its recipe, or on the one named `test`.
+
+    `beam_size` replaces that of the recipe, for models that search for their output.
+    """
+    if not compares_texts(model):
+        return _test_task(model, test, beam_size, device, process_group)
+    scores: dict[str, Score] = {}
+    for test_set in recipe_test_sets(model, test):
+        sources = process_group.shard(test_set.sources)
+        mine = make_outputs(model, sources, beam_size=beam_size, device=device)
+        scores[test_set.name] = test_set.score_outputs(process_group.gather_interleaved(mine))
+    return scores
+
+
+def recorded_task(model: str | Path) -> TaskInfo | None:
+    """The task that a model was trained for; None if its folder does not record one, or it is not a finished run."""
+    path = find_model(model)
+    name = read_origin(path).get("task") if (path / "run.json").is_file() else None
+    return get_task(name) if name in TASKS else None
+
+
+def compares_texts(model: str | Path) -> bool:
+    """Whether a model (or a file of outputs) is evaluated by comparing texts with references."""
+    info = recorded_task(model)
+    return info is None or info.text_pairs
+
+
+@dataclass(frozen=True)
+class TextTestSet:
+    """Source sentences, their reference translations, and how outputs are compared with these."""
+
+    name: str
+    sources: list[str]
+    references: list[str]
+    score: ScoreConfig
+
+    @classmethod
+    def read(cls, corpus: CorpusConfig, score: ScoreConfig, name: str = "given") -> "TextTestSet":
+        """Read a test set from files."""
+        pairs = list(Corpus(name, (corpus,)).read())
+        return cls(name, [pair.source for pair in pairs], [pair.target for pair in pairs], score)
+
+    def score_outputs(self, outputs: Sequence[str]) -> TranslationScore:
+        how = self.score
+        return score_translations(outputs, self.references, tokenized=how.tokenized, lowercase=how.lowercase)
+
+
+def recipe_test_sets(model: str | Path, test: str | None = None) -> list[TextTestSet]:
+    """The test sets of the recipe that a model was trained with, or the one named `test`."""
+    folder = find_model(model)
+    if not folder.is_file():
+        read_metadata(folder)  # raises an error that says so if there is no such model
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{model} has no test sets of its own; give --source and --reference, or --pairs.")
+    recipe: Any = read_recipe(folder / "recipe.toml")
+    if not get_task(recipe.task).text_pairs:
+        raise UserError(f"{model}: this recipe is for {recipe.task}, whose outputs are not compared with references.")
+    sets: Mapping[str, CorpusConfig] = recipe.test_sets(folder)
+    held_out = [name for name in sets if name not in ("valid", *recipe.data.test)]
+    names = (list(recipe.data.test) or held_out) if test is None else [test]
+    if not names:
+        raise UserError(f"{model} was trained without test sets; give --source and --reference, or --pairs.")
+    for name in names:
+        if name not in sets:
+            raise UserError(f"{model} has no test set {name!r}; it has {', '.join(sets) or 'none'}.")
+    return [TextTestSet.read(sets[name], recipe.score, name) for name in names]
+
+
+def make_outputs(
+    model: str | Path,
+    sources: Sequence[str],
+    *,
+    beam_size: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> list[str]:
+    """A model's best output for each source sentence. If `model` is a file, its lines are the outputs."""
+    path = Path(model)
+    if path.is_file():
+        lines = list(read_lines(path))
+        if len(lines) != len(sources):
+            raise UserError(f"{path} has {len(lines):,} lines, the test set {len(sources):,}; give one for each.")
+        return lines
+    info = recorded_task(model) or get_task(DEFAULT_TASK)
+    translator: Any = info.pipeline_class().load(model, device)
+    found = translator.translate_sentences(sources, translator.search(beam_size).only_best(), progress)
+    return [best.text for best, *_ in found]
+
+
+def _test_task(
+    model: str | Path,
+    test: str | None,
+    beam_size: int | None,
+    device: torch.device | str,
+    process_group: ProcessGroup,
+) -> dict[str, Score]:
+    """Prepare the recipe's data as for training, and have the task test the model in the folder."""
+    folder = find_model(model)
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{folder} contains no recipe, so it names no test sets.")
+    recipe = _with_test_set(read_recipe(folder), test, folder)
+    if beam_size is not None:
+        recipe = _with_beam_size(recipe, beam_size)
+    task: Any = recipe.build_task(folder, _silent, process_group)
+    task.model = load_model(folder).model.float().to(device)
+    scores: dict[str, Score] = task.test(_silent)
+    return scores
+
+
+def _with_test_set(recipe: Recipe, test: str | None, folder: Path) -> Recipe:
+    """The recipe with only this test set, and without `init_from`: the model is already trained."""
+    known = [name for name in recipe.data_sources() if name != "train"]
+    if not known:
+        raise UserError(f"{folder} was trained without test sets, so there is nothing to evaluate it on.")
+    if test is not None and test not in known:
+        raise UserError(f"{folder} has no test set {test!r}; it has {', '.join(known)}.")
+    changes: dict[str, Any] = {"init_from": None}
+    if test is not None:
+        data: Any = vars(recipe)["data"]
+        chosen = {name: source for name, source in data.test.items() if name == test}  # if none, it is `valid`
+        changes["data"] = data.model_copy(update={"test": chosen})
+    return recipe.model_copy(update=changes)
+
+
+def _with_beam_size(recipe: Recipe, beam_size: int) -> Recipe:
+    decode = vars(recipe).get("decode")
+    if decode is None:
+        raise UserError(f"--beam-size is for models that search for their output; one for {recipe.task} does not.")
+    return recipe.model_copy(update={"decode": type(decode).read(decode.plain() | {"beam_size": beam_size})})
+
+
+def _silent(message: str) -> None:
+    """Log nothing: the scores are returned."""

@@ -1,0 +1,159 @@
+"""The image classification pipeline: the classes of an image with their probabilities.
+
+Images are preprocessed like those of the training set: EXIF orientation, grayscale or RGB, cropped or stretched to the
+trained size, normalized. All of that is recorded in the model's folder. A model that was imported from Hugging Face has
+its own preprocessor config.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.images.arrays import as_pixels, convert_images
+from regard.data.images.file import (
+    Fit,
+    ImageFormat,
+    Pixels,
+    apply_exif_orientation,
+    convert_image,
+    read_image,
+    to_pixels,
+)
+from regard.data.images.folder import SUFFIXES
+from regard.errors import UserError
+from regard.model import VisionTransformer
+from regard.run import LoadedModel
+from regard.task.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from regard.interop import ImageProcessor
+
+BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}
+"""Tokens per batch."""
+
+ImageInput: TypeAlias = "str | Path | Image | Tensor | NDArray[Any]"
+"""A file, a Pillow image, or an array: (height, width), optionally with 1 or 3 channels first or last. Integers are
+from 0 to 255, other numbers from 0 to 1."""
+Classes = list[tuple[str, float]]
+"""Classes with their probabilities, most likely first."""
+
+
+class ImageClassifier(Pipeline):
+    """A vision transformer with a classification head, and its image preprocessing."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        """Images are resized and normalized by an imported model's preprocessor_config.json, else as its run did."""
+        super().__init__(loaded)
+        self.vision_transformer = cast(VisionTransformer, loaded.model)
+        self.image_processor: ImageProcessor | None = None
+        if loaded.path is not None and loaded.origin.get("preprocessor"):
+            from regard.interop import load_image_processor
+
+            self.image_processor = load_image_processor(loaded.path)
+        config = self.vision_transformer.config
+        resizes = self.image_processor is not None and self.image_processor.size is not None
+        fit = loaded.origin.get("fit", "crop")
+        if fit not in get_args(Fit):
+            where = "" if loaded.path is None else f"{loaded.path / 'run.json'}: "
+            raise UserError(f"{where}origin.fit is {fit!r}; expected {' or '.join(get_args(Fit))}.")
+        self.format = ImageFormat(config.channels, None if resizes else config.size, fit)
+
+    @classmethod
+    def unsupported_reason(cls, loaded: LoadedModel) -> str | None:
+        model = loaded.model
+        if not isinstance(model, VisionTransformer):
+            return "This is not an image classifier: its model takes text."
+        if not model.config.labels:
+            return "This is not an image classifier: its model embeds images and has no classes."
+        if model.config.channels not in (1, 3):
+            found = model.config.channels
+            return f"This model takes {found} channels; image files have 1 (grayscale) or 3 (color)."
+        return None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The class names, by number."""
+        return self.vision_transformer.config.labels
+
+    def classify(self, image: ImageInput, *, top: int | None = None) -> Classes:
+        """All classes of an image, or the `top` most likely, with their probabilities."""
+        return self.classify_batch([image], top=top)[0]
+
+    def classify_batch(
+        self, images: Sequence[ImageInput], *, top: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> list[Classes]:
+        """The classes of each image. `progress` is called with the number done."""
+        return list(self.classify_each(images, top=top, progress=progress))
+
+    def classify_each(
+        self, images: Sequence[ImageInput], *, top: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Classes]:
+        """The same as an iterator, computed batch by batch."""
+        kept = len(self.labels) if top is None else min(top, len(self.labels))
+        if kept < 1:
+            raise UserError(f"top must be at least 1; found {top}.")
+        rows = max(1, BATCH_TOKENS.get(self.model.device.type, 4096) // self.vision_transformer.config.sequence_length)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the GIL
+            for first in range(0, len(images), rows):
+                pixels = list(pool.map(self.pixels, images[first : first + rows]))
+                values, indices = self._probabilities(torch.stack(pixels)).topk(kept)
+                for probabilities, classes in zip(values.tolist(), indices.tolist(), strict=True):
+                    yield [(self.labels[number], p) for number, p in zip(classes, probabilities, strict=True)]
+                if progress is not None:
+                    progress(first + len(pixels))
+
+    def pixels(self, image: ImageInput) -> Tensor:
+        """An image preprocessed for the model.  # (channels, height, width), float32"""
+        values = self._uint8_pixels(image)
+        if self.image_processor is not None:
+            return self.image_processor(torch.from_numpy(np.array(values.transpose(1, 2, 0))))
+        return self.vision_transformer.config.pixels.apply(torch.from_numpy(np.array(values)))
+
+    def _uint8_pixels(self, image: Any) -> Pixels:
+        """# (channels, height, width)"""
+        if isinstance(image, str | Path):
+            return read_image(image, self.format)
+        if isinstance(image, Tensor | np.ndarray):
+            array = image.detach().cpu().numpy() if isinstance(image, Tensor) else image
+            if array.ndim not in (2, 3):
+                raise UserError(
+                    f"An image has height and width, and optionally channels; found {array.ndim} dimensions. "
+                    "Give several images as a list."
+                )
+            (pixels,) = convert_images(as_pixels(array[None], "The image"), self.format)
+            return np.asarray(pixels)
+        from PIL import Image
+
+        if not isinstance(image, Image.Image):
+            raise UserError(f"An image must be a path, a Pillow image or an array; found a {type(image).__name__}.")
+        try:
+            return to_pixels(convert_image(apply_exif_orientation(image), self.format))
+        except (OSError, ValueError) as error:
+            raise UserError(f"The image cannot be read ({error}).") from None
+
+    @torch.no_grad()
+    def _probabilities(self, pixels: Tensor) -> Tensor:
+        """The probabilities of all classes.  # (images, classes)"""
+        logits: Tensor = self.model(pixels.to(self.model.device))
+        return logits.float().softmax(dim=-1).cpu()
+
+
+def find_images(path: str | Path) -> list[Path]:
+    """The image at a path, or all images in a folder and its subfolders, sorted."""
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    found = (one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES and one.is_file())
+    images = sorted(one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts))
+    if not images:
+        raise UserError(f"{path} has no images; they are recognized by their suffix, such as .png or .jpg.")
+    return images

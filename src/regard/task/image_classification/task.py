@@ -1,0 +1,213 @@
+"""The image classification task.
+
+Images are transferred as uint8 and augmented on the device as part of the forward pass (data/images/augment.py).
+Nothing in it synchronizes with the device, so the whole step can be captured in a CUDA graph.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from regard.config import ConfigError
+from regard.cost import Workload
+from regard.data.images.augment import Augmented
+from regard.data.images.batches import ImageBatch, ImageBatches
+from regard.data.images.dataset import ImageDataset, ImagesConfig, read_images
+from regard.errors import UserError
+from regard.model import VisionTransformer, VisionTransformerConfig
+from regard.model.vision_transformer import LearnedGrid
+from regard.run import load_model
+from regard.score import AccuracyScore, score_accuracy
+from regard.task.base import score_test_sets
+from regard.task.image_classification.recipe import ImageClassificationRecipe
+from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.loss import Loss, add_aux_loss
+from regard.train.step import forward_in_precision
+from regard.train.task import Evaluation, Forward, LogFn, Score
+
+_VALIDATION_TOKENS = 16384
+
+
+class ImageClassificationTask:
+    """Labeled images, a vision transformer, its loss and accuracy."""
+
+    def __init__(
+        self,
+        recipe: ImageClassificationRecipe,
+        train: ImageDataset,
+        evaluation_data: dict[str, ImageDataset],
+        model: VisionTransformer,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+    ) -> None:
+        """`evaluation_data` are the images that are not trained on, by name: "valid" and the test sets."""
+        self.recipe, self.model, self.process_group = recipe, model, process_group
+        self.evaluation_data = evaluation_data
+        self.batches = ImageBatches(train, recipe.rows(model.config), seed=recipe.train.seed)
+
+    @classmethod
+    def prepare(cls, recipe: ImageClassificationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
+        """Prepare the images and the initial model."""
+        data = recipe.data
+        parts = {name: (f"test.{name}", part) for name, part in data.test.items()}
+        if data.valid is not None:
+            parts = {"valid": ("valid", data.valid), **parts}
+        train = process_group.rank0_first(lambda: _read("train", data.train, None, log))
+        evaluation_data = process_group.rank0_first(
+            lambda: {name: _read(*part, train, log) for name, part in parts.items()}
+        )
+        settings = recipe.make_model_config(train.size, train.channels, train.classes)
+        torch.manual_seed(recipe.train.seed)
+        first = recipe.init_from
+        model = settings.build() if first is None else _init_from(first, settings, log)
+        return cls(recipe, train, evaluation_data, model, process_group)
+
+    def describe_data(self) -> str:
+        return str(self.batches.stats)
+
+    def workload(self) -> Workload:
+        return self.recipe.workload(self.model.config)
+
+    def loss(self, forward: Forward, batch: ImageBatch) -> Loss:
+        """The loss of the augmented images; of mixed images, that of both labels."""
+        augmented = self.recipe.augment.apply(batch.pixels, batch.labels)
+        config, pixels = self.recipe.train.loss, self._normalized(augmented.pixels)
+        pixels = pixels if config.passes == 1 else pixels.repeat(config.passes, 1, 1, 1)
+        return add_aux_loss(
+            self.model, lambda: class_loss(forward(pixels), augmented, config.label_smoothing, config.r_drop)
+        )
+
+    def nll(self, forward: Forward, batch: ImageBatch) -> Loss:
+        weight = torch.ones_like(batch.labels, dtype=torch.float32)
+        unchanged = Augmented(batch.pixels, batch.labels, batch.labels, weight)
+        return class_loss(forward(self._normalized(batch.pixels)), unchanged)
+
+    def validation_batches(self) -> Iterator[ImageBatch]:
+        valid = self.evaluation_data.get("valid")
+        return iter(()) if valid is None else self._ordered_batches(valid)
+
+    def evaluate(self) -> Evaluation | None:
+        """The accuracy on the validation set."""
+        valid = self.evaluation_data.get("valid")
+        if valid is None:
+            return None
+        accuracy = self.score(valid).accuracy
+        return Evaluation(accuracy, {"accuracy": accuracy})
+
+    @torch.no_grad()
+    def score(self, dataset: ImageDataset) -> AccuracyScore:
+        """Score the current model on some images; several processes share the work."""
+        self.model.eval()
+        forward = forward_in_precision(self.model, self.recipe.train.precision)
+        predicted: list[int] = []
+        truth: list[int] = []
+        nats = 0.0
+        for number, batch in enumerate(self._ordered_batches(dataset)):
+            if number % self.process_group.size == self.process_group.rank:
+                logits = forward(self._normalized(batch.pixels.to(self.model.device)))[: batch.count].float().cpu()
+                labels = batch.labels[: batch.count]
+                nats -= float(logits.log_softmax(-1).gather(1, labels[:, None]).double().sum())
+                predicted += logits.argmax(-1).tolist()
+                truth += labels.tolist()
+        gathered_scores = self.process_group.all_gather_object([predicted, truth, nats])
+        return score_accuracy(
+            [label for rank_predicted, _, _ in gathered_scores for label in rank_predicted],
+            [label for _, rank_truth, _ in gathered_scores for label in rank_truth],
+            dataset.classes,
+            sum(rank_nats for _, _, rank_nats in gathered_scores),
+        )
+
+    def test(self, log: LogFn) -> dict[str, Score]:
+        """Score the test sets, or the validation set if there are none."""
+        return score_test_sets(self.recipe, self.evaluation_data, self.score, log)
+
+    def metadata(self) -> dict[str, Any]:
+        """Besides the model's config, inference depends on how images of other sizes are resized."""
+        parts = {"train": self.batches.dataset, **self.evaluation_data}
+        fingerprints = {name: dataset.fingerprint() for name, dataset in parts.items()}
+        return {"data": fingerprints, "fit": self.recipe.data.train.fit}
+
+    def _ordered_batches(self, dataset: ImageDataset) -> Iterator[ImageBatch]:
+        rows = max(1, _VALIDATION_TOKENS // self.model.config.sequence_length)
+        return ImageBatches(dataset, min(rows, len(dataset))).in_order()
+
+    def _normalized(self, pixels: Tensor) -> Tensor:
+        return self.model.config.pixels.apply(pixels)
+
+
+def class_loss(logits: Tensor, images: Augmented, label_smoothing: float = 0.0, r_drop: float = 0.0) -> Loss:
+    """Cross-entropy in float32 of images whose label is a mixture of two.
+
+    logits: # (passes · rows, classes). With label smoothing ε the target distribution is 1 − ε of that mixture, plus ε
+    spread over all classes. Of two passes it is the mean, plus R-Drop's divergence between them, as in `r_drop_loss`.
+    Empty rows, whose label is -1, do not count.
+    """
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    logprobs = logits.log_softmax(dim=-1, dtype=dtype).unflatten(0, (-1, len(images.labels)))  # (passes, rows, classes)
+    own, other = (_nll(logprobs, labels) for labels in (images.labels, images.mixed_labels))
+    nll = other + images.weight.to(dtype) * (own - other)  # (passes, rows)
+    total = (nll + label_smoothing * (-logprobs.mean(dim=-1) - nll)).mean(dim=0)  # (rows,)
+    if r_drop:
+        first, second = logprobs
+        total = total + r_drop / 4 * ((first.exp() - second.exp()) * (first - second)).sum(dim=-1)
+    real, mean_nll = images.labels >= 0, nll.mean(dim=0)
+    return Loss(total.masked_fill(~real, 0.0).sum(), mean_nll.detach().masked_fill(~real, 0.0).sum(), real.sum())
+
+
+def _nll(logprobs: Tensor, labels: Tensor) -> Tensor:
+    """logprobs: # (passes, rows, classes); labels: # (rows,); returns (passes, rows)"""
+    return -logprobs.gather(2, labels.clamp(min=0).expand(len(logprobs), -1)[..., None])[..., 0]
+
+
+def _read(key: str, part: ImagesConfig, train: ImageDataset | None, log: LogFn) -> ImageDataset:
+    """Read one of the data sources; its classes and image format must be those of the training set."""
+    try:
+        found = read_images(part, classes=None if train is None else train.classes, log=log)
+    except ConfigError as error:
+        raise ConfigError(f"data.{key}.{error.key}", error.problem) from None
+    if train is not None and found.pixels.shape[1:] != train.pixels.shape[1:]:
+        raise UserError(
+            f"{part.location} has {_shape(found)}, but the training set has {_shape(train)}; give data.train.size and "
+            "data.train.channels, which apply to all of them."
+        )
+    return found
+
+
+def _shape(dataset: ImageDataset) -> str:
+    height, width = dataset.size
+    return f"images of {height} × {width} with {dataset.channels} channel{'s' if dataset.channels > 1 else ''}"
+
+
+def _init_from(name: str, settings: VisionTransformerConfig, log: LogFn) -> VisionTransformer:
+    """A model with the weights of another one, except for the head if the classes differ.
+
+    Positional embeddings are interpolated if the image size differs.
+    """
+    first, model = load_model(name).model.float(), settings.build()
+    if not isinstance(first, VisionTransformer):
+        raise UserError(f"{name} is not a vision transformer, so training cannot start from its weights.")
+    weights, expected = dict(first.state_dict()), model.state_dict()
+    same_classes = first.config.labels == settings.labels
+    if not same_classes:
+        weights |= {key: value for key, value in expected.items() if key.startswith("head.")}
+    if isinstance(first.embed_positions, LearnedGrid) and first.config.grid != settings.grid:
+        table, begins = first.embed_positions.weight.detach(), first.embed_positions.cls_rows
+        codes = first.embed_positions(*settings.grid).detach().flatten(0, 1)
+        weights["embed_positions.weight"] = torch.cat((table[:begins], codes))
+    _check_shapes(name, {key: value.shape for key, value in weights.items()}, expected)
+    model.load_state_dict(weights)
+    log(f"Starting from the weights of {name}{'' if same_classes else ', with a new head for other classes'}.")
+    return model
+
+
+def _check_shapes(name: str, shapes: dict[str, Sequence[int]], expected: dict[str, Tensor]) -> None:
+    for key in sorted({*shapes, *expected}):
+        found, needed = shapes.get(key), expected[key].shape if key in expected else None
+        if found != needed:
+            both = ["nothing" if shape is None else str(tuple(shape)) for shape in (needed, found)]
+            raise UserError(
+                f"{name} does not fit the recipe's model: {key} should have the shape {both[0]}, but it has {both[1]}. "
+                "Leave [model] out to use its settings."
+            )

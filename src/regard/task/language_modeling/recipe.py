@@ -1,0 +1,118 @@
+"""The language modeling recipe: texts, how they are cut into rows, and a language model."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regard.config import Config, ConfigError
+from regard.cost import Workload
+from regard.data.text.documents import TextConfig
+from regard.data.tokenizers.training import TokenizerConfig
+from regard.model import LanguageModelConfig
+from regard.score import PerplexityScore
+from regard.task.base import SPECIAL_IDS, Recipe
+
+ONE_LENGTH = "all rows have data.context_length tokens, so all batches have the same shape"
+_VALIDATION_BEGIN = 0.95
+"""Where in a user's text the validation part begins."""
+
+
+class LanguageModelingDataConfig(Config):
+    """The texts to train, validate and test on, and how they are cut into rows."""
+
+    train: tuple[TextConfig, ...] = Field(strict=False, min_length=1)
+    valid: TextConfig | None = None
+    test: dict[str, TextConfig] = Field(default_factory=dict)
+    """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
+    context_length: int = Field(default=256, ge=1)
+    """Tokens of a row: as far back as attention reaches in training."""
+    packing: Literal["contiguous", "random", "packed"] = "contiguous"
+    """How rows are cut from the text. contiguous: adjacent windows, so that an epoch predicts each token once. random:
+    windows at random positions. packed: whole documents side by side, with attention kept within each document."""
+    append_eos: bool = True
+    """Whether each document ends with an end-of-sequence token, which is predicted like any other."""
+
+    @model_validator(mode="after")
+    def _packed_documents_end(self) -> Self:
+        if self.packing == "packed" and not self.append_eos:
+            raise ConfigError("append_eos", "packed documents need their end-of-sequence token; set this to true.")
+        return self
+
+
+class LanguageModelingTokenizerConfig(TokenizerConfig):
+    """How text is tokenized."""
+
+    max_examples: int | None = Field(default=None, ge=1)
+    """Train the tokenizer on the first documents only."""
+
+
+class LanguageModelingRecipe(Recipe):
+    """Everything a language modeling run depends on."""
+
+    task: Literal["language-modeling"] = "language-modeling"
+    data: LanguageModelingDataConfig
+    tokenizer: LanguageModelingTokenizerConfig = LanguageModelingTokenizerConfig()
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The config of a language model; its vocabulary and special tokens come from the tokenizer."""
+
+    usage_example: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    score_type: ClassVar[type[PerplexityScore]] = PerplexityScore
+    unused_train_keys: ClassVar[Mapping[str, str]] = {
+        "length_buckets": ONE_LENGTH,
+        "monitor": "a language model is evaluated by its loss only",
+    }
+    model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "special_tokens")
+
+    @model_validator(mode="after")
+    def _a_row_fits_the_batch(self) -> Self:
+        check_row_fits(self.train.batch_tokens, self.data.context_length)
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch."""
+        return self.train.batch_tokens // self.data.context_length
+
+    @property
+    def expected_model_config(self) -> LanguageModelConfig:
+        return self.make_model_config(self.tokenizer.expected_vocab_size)
+
+    def make_model_config(self, vocab_size: int) -> LanguageModelConfig:
+        """The model's config for a vocabulary. Errors name the key in the recipe.
+
+        A packed document begins with a start token. In windows, the end token of the document before it serves as one.
+        """
+        data = self.data
+        absent = () if data.packing == "packed" else ("bos",) if data.append_eos else ("bos", "eos")
+        special = {role: number for role, number in SPECIAL_IDS.items() if role not in absent}
+        return self.read_model_config(LanguageModelConfig, vocab_size=vocab_size, special_tokens=special)
+
+    def expected_workload(self) -> Workload:
+        config, length = self.train, self.data.context_length
+        return Workload(
+            self.rows,
+            length,
+            steps=config.steps,
+            grad_accumulation=config.grad_accumulation,
+            forward_passes=config.loss.passes,
+        )
+
+    @classmethod
+    def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A user's text is read as the recipe's own; its last twentieth is for validation."""
+        unit = {key: value for source in data.get("train", [])[:1] for key, value in source.items() if key == "unit"}
+        return {
+            "train": [{"path": path, "end": _VALIDATION_BEGIN, **unit}],
+            "valid": {"path": path, "begin": _VALIDATION_BEGIN, **unit},
+        }
+
+
+def check_row_fits(batch_tokens: int, context_length: int) -> None:
+    """Refuse batches that are smaller than one row."""
+    if context_length > batch_tokens:
+        raise ConfigError(
+            "train.batch_tokens",
+            f"found {batch_tokens}; a single row has {context_length} tokens (data.context_length).",
+        )

@@ -1,0 +1,167 @@
+"""The language modeling task: predict the next token, evaluate by perplexity."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from regard.cost import Workload
+from regard.data.batching.row_batch import RowBatch
+from regard.data.batching.windows import TokenStream
+from regard.data.text.documents import TextConfig, TextCounts, count_text, read_texts, text_fingerprint
+from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.tokenizers.training import train_tokenizer
+from regard.model import LanguageModel
+from regard.score import PerplexityScore, score_perplexity
+from regard.task.base import SPECIAL_IDS, score_test_sets
+from regard.task.language_modeling.pipeline import TextGenerator
+from regard.task.language_modeling.recipe import LanguageModelingRecipe
+from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
+from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
+from regard.train.step import forward_in_precision
+from regard.train.task import Evaluation, Forward, LogFn, Score
+
+
+@dataclass(frozen=True)
+class EvaluationText:
+    """A text to evaluate on: its ids, and how much text they represent."""
+
+    stream: TokenStream
+    counts: TextCounts
+    unpredicted: str
+    """The text of the first token, which is never predicted unless documents are packed."""
+
+
+class LanguageModelingTask:
+    """Texts in rows, a language model, and the cross-entropy of the next token."""
+
+    def __init__(
+        self,
+        recipe: LanguageModelingRecipe,
+        tokenizer: TextTokenizer,
+        train: TokenStream,
+        texts: dict[str, EvaluationText],
+        fingerprints: dict[str, str],
+        model: LanguageModel,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+    ) -> None:
+        """`texts` are those to evaluate on: "valid" and the test sets, by name."""
+        self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
+        self.texts, self.fingerprints = texts, fingerprints
+        rows, seed = recipe.rows, recipe.train.seed
+        self.batches: TextBatches = training_batches(recipe.data, train, rows, seed=seed, start=SPECIAL_IDS["bos"])
+
+    @classmethod
+    def prepare(cls, recipe: LanguageModelingRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
+        """Train or load the tokenizer, tokenize the texts, and build the model with its initial weights."""
+        tokenizer, pretrained = process_group.rank0_first(lambda: _tokenizer_and_model(recipe, folder, log))
+        data = recipe.data
+        sources = dict(data.test) if data.valid is None else {"valid": data.valid, **data.test}
+        fingerprints = {"train": " ".join(map(text_fingerprint, data.train))}
+        fingerprints |= {name: text_fingerprint(source) for name, source in sources.items()}
+        train = process_group.rank0_first(lambda: _stream(recipe, data.train, tokenizer, log))
+        texts = process_group.rank0_first(
+            lambda: {name: _evaluation_text(recipe, source, tokenizer, log) for name, source in sources.items()}
+        )
+        torch.manual_seed(recipe.train.seed)
+        model = recipe.make_model_config(tokenizer.vocab_size).build() if pretrained is None else pretrained.train()
+        return cls(recipe, tokenizer, train, texts, fingerprints, model, process_group)
+
+    def describe_data(self) -> str:
+        return str(self.batches.stats)
+
+    def workload(self) -> Workload:
+        return self.recipe.expected_workload()
+
+    def loss(self, forward: Forward, batch: RowBatch) -> Loss:
+        """Teacher forcing: each token is predicted from the true tokens before it."""
+        config = self.recipe.train.loss
+        return add_aux_loss(
+            self.model,
+            lambda: training_loss(
+                _logits(forward, batch.repeated(config.passes)), batch.targets, batch.lengths, config
+            ),
+        )
+
+    def nll(self, forward: Forward, batch: RowBatch) -> Loss:
+        return cross_entropy(_logits(forward, batch), batch.targets, batch.lengths)
+
+    def validation_batches(self) -> Iterator[RowBatch]:
+        """The whole validation text; each token but the first is a target once."""
+        valid = self.texts.get("valid")
+        return iter(()) if valid is None else self._batches(valid)
+
+    def evaluate(self) -> Evaluation | None:
+        """None: the metric is the validation loss, which the trainer computes for every task."""
+        return None
+
+    def test(self, log: LogFn) -> dict[str, Score]:
+        """The test sets; if there are none, the validation set."""
+        return score_test_sets(self.recipe, self.texts, self.score, log)
+
+    @torch.no_grad()
+    def score(self, text: EvaluationText) -> PerplexityScore:
+        """The perplexity of a text with the current weights; several processes share the work."""
+        self.model.eval()
+        forward = forward_in_precision(self.model, self.recipe.train.precision)
+        nats = tokens = 0.0
+        for index, batch in enumerate(self._batches(text)):
+            if index % self.process_group.size == self.process_group.rank:
+                loss = self.nll(forward, batch.to(self.model.device))
+                nats, tokens = nats + float(loss.nll), tokens + float(loss.count)
+        nats, tokens = self.process_group.all_reduce([nats, tokens])
+        scored_bytes = text.counts.bytes - len(text.unpredicted.encode())
+        scored_characters = text.counts.characters - len(text.unpredicted)
+        return score_perplexity(nats, int(tokens), bytes=scored_bytes, characters=scored_characters)
+
+    def metadata(self) -> dict[str, Any]:
+        return {"data": self.fingerprints, "context_length": self.recipe.data.context_length}
+
+    def _batches(self, text: EvaluationText) -> Iterator[RowBatch]:
+        return evaluation_batches(self.recipe.data, text.stream, start=SPECIAL_IDS["bos"])
+
+
+def _logits(forward: Forward, batch: RowBatch) -> Tensor:
+    """Next-token logits.  # (rows, length, vocabulary)
+
+    Without packed documents no lengths are needed: padding is on the right, where causal attention does not reach it.
+    """
+    if batch.documents is None:
+        return forward(batch.tokens)
+    return forward(batch.tokens, lengths=batch.lengths, documents=batch.documents)
+
+
+def _tokenizer_and_model(
+    recipe: LanguageModelingRecipe, folder: Path, log: LogFn
+) -> tuple[TextTokenizer, LanguageModel | None]:
+    """The tokenizer is trained once per run and saved in its folder; with `init_from` both come from that model."""
+    path = folder / "tokenizer.json"
+    if recipe.init_from is not None:
+        pretrained = TextGenerator.load(recipe.init_from)
+        pretrained.tokenizer.save(path)
+        log(f"Starting from the weights and the tokenizer of {recipe.init_from}.")
+        return pretrained.tokenizer, pretrained.language_model
+    if not path.is_file():
+        texts = chain.from_iterable(read_texts(source) for source in recipe.data.train)
+        train_tokenizer(recipe.tokenizer, islice(texts, recipe.tokenizer.max_examples), log).save(path)
+    return TextTokenizer.load(path), None
+
+
+def _stream(
+    recipe: LanguageModelingRecipe, sources: tuple[TextConfig, ...], tokenizer: TextTokenizer, log: LogFn
+) -> TokenStream:
+    packed, end = recipe.data.packing == "packed", tokenizer.eos if recipe.data.append_eos else None
+    return make_token_stream(sources, tokenizer, log, whole=packed, end=end)
+
+
+def _evaluation_text(
+    recipe: LanguageModelingRecipe, source: TextConfig, tokenizer: TextTokenizer, log: LogFn
+) -> EvaluationText:
+    stream = _stream(recipe, (source,), tokenizer, log)
+    unpredicted = "" if recipe.data.packing == "packed" else tokenizer.decode([int(stream.tokens[0])])
+    return EvaluationText(stream, count_text(source), unpredicted)

@@ -1,0 +1,261 @@
+"""The fill-mask pipeline: predicts the words at `[MASK]` in a text.
+
+It also gives contextual word vectors: one vector for each word of a text, which depends on all others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import models
+from torch import Tensor
+
+from regard.data.batching.masking import word_starts
+from regard.data.text.treebank_tokenizer import treebank_tokenize
+from regard.errors import UserError
+from regard.model import MaskedLMHeadConfig
+from regard.run import LoadedModel
+from regard.task.pipeline import Pipeline
+from regard.task.text_encoder import encoder_and_tokenizer, length_batches, not_a_text_encoder, surrounding_tokens
+
+MASK = "[MASK]"
+"""Marks a masked word in a text. Everything else is plain text."""
+_MIN_BEAMS = 8
+"""The minimum beam size for a mask of several tokens."""
+
+
+class Guess(NamedTuple):
+    """A prediction for a mask: the text to put in its place, and its probability."""
+
+    text: str
+    probability: float
+
+
+class WordVectors(NamedTuple):
+    """The words of a text, and a vector for each."""
+
+    words: tuple[str, ...]
+    vectors: Tensor  # (words, width)
+
+
+class MaskedRow(NamedTuple):
+    """The ids of a text with masks."""
+
+    ids: list[int]
+    masks: list[range]
+    """The positions of each mask."""
+    after_space: list[bool]
+    """Whether a space comes before the mask, which belongs to its first token."""
+
+
+class FillMask(Pipeline):
+    """A masked language model with its tokenizer."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__(loaded)
+        self.encoder, self.tokenizer = encoder_and_tokenizer(loaded)
+        assert self.tokenizer.mask is not None
+        self.mask_id = self.tokenizer.mask
+        self.surrounding = surrounding_tokens(self.encoder.config.special_tokens)
+
+    @classmethod
+    def unsupported_reason(cls, loaded: LoadedModel) -> str | None:
+        if (reason := not_a_text_encoder(loaded)) is not None:
+            return reason
+        encoder, text = encoder_and_tokenizer(loaded)
+        if not isinstance(encoder.config.head, MaskedLMHeadConfig):
+            return f"This model does not fill masks: it was trained with the head {encoder.config.head.kind!r}."
+        return None if text.mask is not None else "This model does not fill masks: it has no mask token."
+
+    def fill(self, text: str, *, top: int = 5, tokens_per_mask: int = 1) -> list[list[Guess]]:
+        """The `top` most likely fillers of each `[MASK]` in a text, of `tokens_per_mask` tokens each."""
+        return self.fill_batch([text], top=top, tokens_per_mask=tokens_per_mask)[0]
+
+    def fill_batch(
+        self,
+        texts: Sequence[str],
+        *,
+        top: int = 5,
+        tokens_per_mask: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[list[Guess]]]:
+        """The same for many texts. `progress` is called with the number done.
+
+        Each mask is filled while the others stay masked. A mask of several tokens is filled from left to right by beam
+        search; its probability is the product of its tokens' probabilities, each given those before it.
+        """
+        if top < 1 or tokens_per_mask < 1:
+            raise UserError(f"top ({top}) and tokens_per_mask ({tokens_per_mask}) must be at least 1.")
+        return self.fill_rows([self.encode_masked(text, tokens_per_mask) for text in texts], top=top, progress=progress)
+
+    def encode_masked(self, text: str, tokens_per_mask: int = 1) -> MaskedRow:
+        """The ids of a text with masks."""
+        *parts, rest = text.split(MASK)
+        if not parts:
+            raise UserError(f"There is no mask in {_short(text)}; write {MASK} where a word is missing.")
+        prefix, suffix = self.surrounding
+        ids, masks, after_space = list(prefix), [], []
+        for part in parts:
+            spaced = self._word_initial is not None and part.endswith(" ")  # the space belongs to the masked word
+            ids += self.tokenizer.encode(part[:-1] if spaced else part)
+            masks.append(range(len(ids), len(ids) + tokens_per_mask))
+            after_space.append(spaced)
+            ids += [self.mask_id] * tokens_per_mask
+        ids += [*self.tokenizer.encode(rest), *suffix]
+        return MaskedRow(ids, masks, after_space)
+
+    def fill_rows(
+        self, rows: Sequence[MaskedRow], *, top: int = 5, progress: Callable[[int], None] | None = None
+    ) -> list[list[list[Guess]]]:
+        """The most likely fillers of each mask, for rows whose masks all have the same number of tokens."""
+        hypotheses = [one for number, row in enumerate(rows) for one in self._initial_hypotheses(number, row)]
+        length = max((len(one.positions) for one in hypotheses), default=1)
+        for step in range(length):
+            hypotheses = self._extend(hypotheses, step, top if length == 1 else max(top, _MIN_BEAMS))
+            if progress is not None:
+                progress(len(rows) * (step + 1) // length)
+        results: list[list[list[Guess]]] = [[[] for _ in row.masks] for row in rows]
+        for one in hypotheses:
+            guesses = results[one.row][one.mask]
+            if len(guesses) < top:
+                guesses.append(Guess(self._text(one), float(np.exp(one.logprob))))
+        return results
+
+    def filled(self, text: str, guesses: Sequence[Sequence[Guess]]) -> str:
+        """A text with each mask replaced by its best guess."""
+        first, *rest = text.split(MASK)
+        return first + "".join(best.text + part for (best, *_), part in zip(guesses, rest, strict=True))
+
+    def vectors(self, text: str, *, layer: int | None = None) -> WordVectors:
+        """Contextual word vectors: for each word of a text the mean of its tokens' hidden states.
+
+        They are those of the last layer, or of `layer`: 1 is the first, 0 is the input of the first.
+        """
+        return self._by_word(text, lambda ids: self._hidden_states(ids, layer))
+
+    def static_vectors(self, text: str) -> WordVectors:
+        """Word vectors from the embedding table, which do not depend on the context."""
+        table = self.encoder.embed_tokens.weight.detach()
+        return self._by_word(text, lambda ids: table[torch.tensor(ids, device=table.device)].float())
+
+    def _initial_hypotheses(self, number: int, row: MaskedRow) -> list["_Hypothesis"]:
+        """The masks of a row, none of them filled yet."""
+        masks = enumerate(zip(row.masks, row.after_space, strict=True))
+        return [_Hypothesis(number, mask, row.ids, positions, space) for mask, (positions, space) in masks]
+
+    @torch.no_grad()
+    def _extend(self, hypotheses: list["_Hypothesis"], step: int, beam_size: int) -> list["_Hypothesis"]:
+        """Each mask's hypotheses extended by one token: the `beam_size` most likely ones, best first."""
+        beams: dict[tuple[int, int], list[_Hypothesis]] = {}
+        for numbers, tokens, lengths in length_batches([one.ids for one in hypotheses], self.encoder.device):
+            batch = [hypotheses[number] for number in numbers]
+            positions = torch.tensor([[one.positions[step]] for one in batch], device=tokens.device)
+            logits = self.encoder(tokens, lengths=lengths, positions=positions)[:, 0]  # (rows, vocabulary)
+            logprobs = logits.double().log_softmax(dim=-1).masked_fill(~self._possible(batch, step), -torch.inf)
+            best = logprobs.topk(min(beam_size, logprobs.shape[1]))
+            for one, choices, scores in zip(batch, best.indices.tolist(), best.values.tolist(), strict=True):
+                extended = [one.with_token(token, score) for token, score in zip(choices, scores, strict=True)]
+                beams.setdefault((one.row, one.mask), []).extend(longer for longer in extended if longer.is_possible)
+        return [one for key in sorted(beams) for one in sorted(beams[key], key=lambda one: -one.logprob)[:beam_size]]
+
+    def _possible(self, hypotheses: list["_Hypothesis"], step: int) -> Tensor:
+        """Which tokens can come next: after a space, those that begin a word.  # (hypotheses, vocabulary)"""
+        after_space = torch.tensor([[one.after_space and step == 0] for one in hypotheses])
+        word_initial = self._allowed if self._word_initial is None else self._allowed & self._word_initial
+        return torch.where(after_space, word_initial, self._allowed).to(self.encoder.device)
+
+    def _text(self, hypothesis: "_Hypothesis") -> str:
+        """The text that replaces the mask, without a space that is already before it."""
+        text = self.tokenizer.decode(hypothesis.tokens)
+        return text.removeprefix(" ") if hypothesis.after_space else text
+
+    @cached_property
+    def _allowed(self) -> Tensor:
+        """Which tokens can be predicted: all but the special ones.  # (vocabulary,)"""
+        allowed = torch.zeros(self.encoder.config.vocab_size, dtype=torch.bool)
+        allowed[: self.tokenizer.vocab_size] = True
+        allowed[sorted(self.tokenizer.special_ids)] = False
+        return allowed
+
+    @cached_property
+    def _word_initial(self) -> Tensor | None:
+        """Which tokens begin a word and include the space before it.  # (vocabulary,)
+
+        None if spaces are tokens of their own, as in a character tokenizer.
+        """
+        starts = word_starts(self.tokenizer)
+        if not isinstance(self.tokenizer.tokenizer.model, models.WordLevel | models.WordPiece):
+            tokens = np.flatnonzero(starts).tolist()
+            blank = [not text.strip() for text in self.tokenizer.decode_batch([[token] for token in tokens])]
+            starts[[token for token, is_blank in zip(tokens, blank, strict=True) if is_blank]] = False
+            if not starts.any():
+                return None
+        word_initial = torch.zeros_like(self._allowed)
+        word_initial[: len(starts)] = torch.from_numpy(starts)
+        return word_initial
+
+    @torch.no_grad()
+    def _hidden_states(self, ids: list[int], layer: int | None) -> Tensor:
+        """The hidden states of a text's tokens.  # (tokens, width)"""
+        prefix, suffix = self.surrounding
+        row = torch.tensor([[*prefix, *ids, *suffix]], device=self.encoder.device)
+        layers = self.encoder.encoder.layers
+        if layer is not None and not 0 <= layer <= len(layers):
+            raise UserError(f"There is no layer {layer}; this model has layers 1 to {len(layers)}, and 0 is the input.")
+        captured: list[Tensor] = []
+        if layer is None:
+            captured.append(self.encoder.encode(row))
+        else:
+            hook = (
+                layers[layer - 1].register_forward_hook(lambda module, inputs, output: captured.append(output))
+                if layer
+                else layers[0].register_forward_pre_hook(lambda module, inputs: captured.append(inputs[0]))
+            )
+            try:
+                self.encoder.encode(row)
+            finally:
+                hook.remove()
+        return captured[0][0, len(prefix) : len(prefix) + len(ids)].float()
+
+    def _by_word(self, text: str, vectors: Callable[[list[int]], Tensor]) -> WordVectors:
+        words = treebank_tokenize(text)
+        if not words:
+            raise UserError("The text has no words; give a sentence.")
+        ids, offsets = self.tokenizer.encode_with_offsets(text)
+        token_vectors, end_of_word = vectors(ids), 0
+        word_vectors = []
+        for word in words:
+            first = text.index(word, end_of_word)
+            end_of_word = first + len(word)
+            tokens = [number for number, (begin, end) in enumerate(offsets) if begin < end_of_word and end > first]
+            word_vectors.append(token_vectors[tokens].mean(dim=0))
+        return WordVectors(tuple(words), torch.stack(word_vectors).cpu())
+
+
+@dataclass(frozen=True)
+class _Hypothesis:
+    """A partly filled mask of a row."""
+
+    row: int
+    mask: int
+    ids: list[int]
+    positions: range
+    after_space: bool
+    tokens: tuple[int, ...] = ()
+    logprob: float = 0.0
+
+    @property
+    def is_possible(self) -> bool:
+        return self.logprob > -np.inf
+
+    def with_token(self, token: int, logprob: float) -> "_Hypothesis":
+        ids = list(self.ids)
+        ids[self.positions[len(self.tokens)]] = token
+        return replace(self, ids=ids, tokens=(*self.tokens, token), logprob=self.logprob + logprob)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")

@@ -1,0 +1,98 @@
+"""Recipes for masked language modeling: a text, how it is cut into rows and masked, and an encoder."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regard.config import ConfigError
+from regard.cost import Workload
+from regard.data.batching.masking import MaskingConfig
+from regard.data.batching.row_batch import scored_size
+from regard.data.tokenizers.training import EncoderTokenizerConfig
+from regard.model import EncoderConfig, MaskedLMHeadConfig
+from regard.score import MaskedLMScore
+from regard.task.base import Recipe
+from regard.task.language_modeling.recipe import (
+    ONE_LENGTH,
+    LanguageModelingDataConfig,
+    LanguageModelingRecipe,
+    check_row_fits,
+)
+from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, merge_encoder_config, read_encoder_config
+
+
+class MaskedLMTokenizerConfig(EncoderTokenizerConfig):
+    """How text is tokenized."""
+
+    max_examples: int | None = Field(default=None, ge=1)
+    """Train the tokenizer on the first so many documents only."""
+
+
+class MaskedLMRecipe(Recipe):
+    """Everything that the training of a masked language model depends on."""
+
+    task: Literal["masked-lm"] = "masked-lm"
+    data: LanguageModelingDataConfig
+    masking: MaskingConfig = MaskingConfig()
+    """How tokens are masked in training. For evaluation as many are selected, and all become the mask token."""
+    tokenizer: MaskedLMTokenizerConfig = MaskedLMTokenizerConfig()
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The config of an encoder; vocabulary and special tokens come from the tokenizer. With `init_from`, omitted
+    settings are those of that model."""
+
+    usage_example: ClassVar[str] = 'Fill in masked words: `regard fill THIS-FOLDER "The [MASK] ate the mouse."`'
+    counted_unit: ClassVar[str] = "masked tokens"
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    score_type: ClassVar[type[MaskedLMScore]] = MaskedLMScore
+    unused_train_keys: ClassVar[Mapping[str, str]] = {"length_buckets": ONE_LENGTH}
+    model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
+
+    @model_validator(mode="after")
+    def _row_fits_batch(self) -> Self:
+        check_row_fits(self.train.batch_tokens, self.data.context_length)
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Rows per batch."""
+        return self.train.batch_tokens // self.data.context_length
+
+    @property
+    def expected_model_config(self) -> EncoderConfig:
+        """The model's config with the configured or expected vocabulary size."""
+        return self.make_model_config(self.tokenizer.expected_vocab_size, EXPECTED_SPECIAL_IDS)
+
+    def make_model_config(self, vocab_size: int, tokens: Mapping[str, int | None]) -> EncoderConfig:
+        """The model's config for a vocabulary and its special tokens. Errors name the recipe's key."""
+        missing = () if self.data.packing == "packed" else ("cls",) if self.data.append_eos else ("cls", "sep")
+        known = {
+            role: number for role, number in tokens.items() if role in EXPECTED_SPECIAL_IDS and role not in missing
+        }
+        values = {"head": {"kind": "masked_lm"}} | merge_encoder_config(self.model, self.init_from)
+        config = read_encoder_config(values | {"vocab_size": vocab_size, "special_tokens": known})
+        if not isinstance(config.head, MaskedLMHeadConfig):
+            raise ConfigError("model.head.kind", f'found {config.head.kind!r}; for masked-lm it must be "masked_lm".')
+        return config
+
+    @property
+    def expected_targets(self) -> int:
+        """How many tokens of a row are usually masked at most; whole-word masking may mask more."""
+        return int(self.masking.probability * self.data.context_length) + 1
+
+    def expected_workload(self) -> Workload:
+        config, length = self.train, self.data.context_length
+        return Workload(
+            self.rows,
+            length,
+            steps=config.steps,
+            grad_accumulation=config.grad_accumulation,
+            forward_passes=config.loss.passes,
+            predicted_tokens=scored_size(self.expected_targets, length),
+        )
+
+    @classmethod
+    def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The user's text, read in each way that the recipe reads its own; the last twentieth is the validation set."""
+        configs = [LanguageModelingRecipe.user_data_config(path, {"train": [part]}) for part in data.get("train", [{}])]
+        return {"train": [part for config in configs for part in config["train"]], "valid": configs[0]["valid"]}

@@ -1,0 +1,137 @@
+"""The parser: words in, one well-formed tree over exactly these words out.
+
+The tree is guaranteed by constrained decoding: the search allows only symbols that lead to one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from regard.data.text.treebank_tokenizer import treebank_tokenize
+from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.trees.linearization import EOS_ID, TreeVocabulary
+from regard.data.trees.tree import Tree, escape_brackets, unescape_brackets
+from regard.decode import BatchDecoderModel, Constraints, DecodeConfig, Request, TreeConstraint, search_all
+from regard.errors import UserError
+from regard.model import EncoderDecoder
+from regard.run import LoadedModel
+from regard.task.backend import Backend, batch_tokens_for, recorded_search, threads_for
+from regard.task.parsing.recipe import SYMBOLS
+from regard.task.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class ParsedSentence:
+    """The tree over a sentence. `logprob` is that of the model, `score` what the tree was ranked by."""
+
+    words: tuple[str, ...]
+    tree: Tree
+    score: float
+    logprob: float
+
+
+class Parser(Pipeline):
+    """An encoder–decoder with a tokenizer for words and a vocabulary of tree symbols."""
+
+    def __init__(
+        self, loaded: LoadedModel, symbols: TreeVocabulary | None = None, decode: DecodeConfig | None = None
+    ) -> None:
+        """`symbols` and `decode` are by default those in the run folder."""
+        super().__init__(loaded)
+        assert isinstance(loaded.model, EncoderDecoder)
+        assert loaded.tokenizer is not None
+        if symbols is None:
+            assert loaded.path is not None
+            symbols = TreeVocabulary.load(loaded.path / SYMBOLS)
+        if len(symbols) != loaded.model.config.vocab_size:
+            raise UserError(
+                f"The model has {loaded.model.config.vocab_size} symbols, and {SYMBOLS} has {len(symbols)}; they do "
+                "not belong together."
+            )
+        self.encoder_decoder, self.symbols, self.decode = loaded.model, symbols, decode or recorded_search(loaded)
+        self.backend = Backend(loaded.model)
+        """Which implementation of the decoder runs, and in which precision."""
+        self.tokenizer = TextTokenizer(loaded.tokenizer, **loaded.model.config.special_tokens.plain())
+
+    @classmethod
+    def unsupported_reason(cls, loaded: LoadedModel) -> str | None:
+        if not isinstance(loaded.model, EncoderDecoder) or loaded.tokenizer is None:
+            return "This is not a parser: it needs an encoder–decoder and a tokenizer."
+        if loaded.path is not None and not (loaded.path / SYMBOLS).is_file():
+            return f"This is not a parser: it has no {SYMBOLS}."
+        return None
+
+    def to(self, device: torch.device | str) -> Self:
+        self.model.to(device)
+        self.backend.reset()
+        return self
+
+    def search(self, beam_size: int | None) -> DecodeConfig:
+        """The search settings, with another beam size if one is given."""
+        return self.decode if beam_size is None else DecodeConfig.read(self.decode.plain() | {"beam_size": beam_size})
+
+    def parse(self, text: str, *, beam_size: int | None = None) -> Tree:
+        """The tree of a sentence, which is split into words as in treebanks."""
+        words = treebank_tokenize(text)
+        if not words:
+            raise UserError("There is no word to parse; give a sentence.")
+        return self.parse_words([words], self.search(beam_size))[0].tree
+
+    def parse_words(
+        self,
+        sentences: Sequence[Sequence[str]],
+        decode: DecodeConfig | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[ParsedSentence]:
+        """The trees of sentences that are already split into words. `progress` is called with the number finished."""
+        model = self.backend.decoder_model(len(sentences))
+        return parse_words(model, self.tokenizer, self.symbols, sentences, decode or self.decode, progress)
+
+
+def parse_words(
+    model: BatchDecoderModel[Any],
+    tokenizer: TextTokenizer,
+    symbols: TreeVocabulary,
+    sentences: Sequence[Sequence[str]],
+    decode: DecodeConfig,
+    progress: Callable[[int], None] | None = None,
+) -> list[ParsedSentence]:
+    """The best tree over each sentence's words, which may be spelled as in text or escaped as in treebank files."""
+    sources = tokenizer.encode_batch([source_text(words) for words in sentences])
+    requests = [
+        tree_request(ids, len(words), symbols, decode.only_best())
+        for words, ids in zip(sentences, sources, strict=True)
+    ]
+    found = search_all(
+        model,
+        requests,
+        EOS_ID,
+        batch_tokens=batch_tokens_for(model),
+        threads=threads_for(model, len(requests)),
+        progress=progress,
+    )
+    return [
+        ParsedSentence(
+            tuple(words),
+            symbols.decode_tree(best.tokens, [escape_brackets(word) for word in words]),
+            best.score,
+            best.logprob,
+        )
+        for words, (best, *_) in zip(sentences, found, strict=True)
+    ]
+
+
+def tree_request(
+    ids: Sequence[int], words: int, symbols: TreeVocabulary, decode: DecodeConfig, max_symbols: int | None = None
+) -> Request:
+    """The request for a tree over `words` words with these ids, of at most `max_symbols` symbols if possible."""
+    tree = TreeConstraint.over(words, symbols)
+    limit = decode.max_length(words) if max_symbols is None else min(decode.max_length(words), max_symbols)
+    return Request(tuple(ids), min(max(limit, tree.min_length), tree.max_length), decode, Constraints(tree=tree))
+
+
+def source_text(words: Sequence[str]) -> str:
+    """The text that is tokenized for a sentence's words."""
+    return " ".join(map(unescape_brackets, words))

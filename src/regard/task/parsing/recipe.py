@@ -1,0 +1,93 @@
+"""The parsing recipe: trees, an encoder–decoder from words to brackets, and how trees are searched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from regard.config import Config
+from regard.cost import Workload
+from regard.data.source import DataSource, NonEmpty
+from regard.data.tokenizers.training import TokenizerConfig
+from regard.data.trees.cleaning import clean_tree, with_root
+from regard.data.trees.tree import Tree, read_trees
+from regard.decode import DecodeConfig, LengthPenalty
+from regard.model import EncoderDecoderConfig
+from regard.score import BracketScore
+from regard.task.base import SPECIAL_IDS, Recipe
+
+SYMBOLS = "symbols.json"
+"""The file in a run folder with the target vocabulary: the symbols that trees are written in."""
+_EXPECTED_WORDS, _EXPECTED_SYMBOLS_PER_WORD, _EXPECTED_SYMBOLS = 25, 3, 80
+"""Tokens of a sentence, symbols of its tree per token, and size of the target vocabulary, before the data is read."""
+
+
+class TreesConfig(DataSource):
+    """A treebank file in Penn bracket format."""
+
+    path: NonEmpty
+    weight: int = Field(default=1, ge=1)
+    """How often each tree occurs in one epoch."""
+
+    @property
+    def file(self) -> Path:
+        """The file on this machine (`DataSource.resolve`)."""
+        (path,) = self.resolve(self.path)
+        return path
+
+    def trees(self) -> Iterator[Tree]:
+        """The trees without function tags and empty elements, each under one root."""
+        cleaned = (clean_tree(tree) for tree in read_trees(self.file))
+        return (with_root(tree) for tree in cleaned if tree is not None)
+
+
+class ParsingDataConfig(Config):
+    """The trees to train, validate and test on."""
+
+    train: tuple[TreesConfig, ...] = Field(strict=False, min_length=1)
+    valid: TreesConfig | None = None
+    test: dict[str, TreesConfig] = Field(default_factory=dict)
+    """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
+    tags: bool = True
+    """Whether the linearized tree has a part-of-speech tag for each word, or one symbol for all words."""
+    max_length: int = Field(default=256, ge=1)
+    """Sentences with more tokens, or whose tree has more symbols, are not trained on."""
+
+
+class ParsingRecipe(Recipe):
+    """Everything a parsing run depends on."""
+
+    task: Literal["parsing"] = "parsing"
+    data: ParsingDataConfig
+    tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=4000)
+    """How words are tokenized. The target side has a vocabulary of tree symbols."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The config of an encoder–decoder; its vocabularies and special tokens come from the data."""
+    decode: DecodeConfig = DecodeConfig(beam_size=4, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
+
+    usage_example: ClassVar[str] = 'Parse with it: `regard parse THIS-FOLDER "The cat ate the mouse."`'
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", SYMBOLS)
+    score_type: ClassVar[type[BracketScore]] = BracketScore
+    model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
+
+    @property
+    def expected_model_config(self) -> EncoderDecoderConfig:
+        return self.make_model_config(_EXPECTED_SYMBOLS, self.tokenizer.expected_vocab_size)
+
+    def make_model_config(self, symbols: int, vocab_size: int) -> EncoderDecoderConfig:
+        """The model's config for a number of tree symbols and of source tokens. Errors name the key in the recipe."""
+        sizes = {"vocab_size": symbols, "source_vocab_size": vocab_size}
+        return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
+
+    def expected_workload(self) -> Workload:
+        config = self.train
+        target = min(_EXPECTED_WORDS * _EXPECTED_SYMBOLS_PER_WORD, config.batch_tokens)
+        return Workload(
+            batch_size=max(1, config.batch_tokens // target),
+            target_length=target,
+            source_length=min(_EXPECTED_WORDS, target),
+            steps=config.steps,
+            grad_accumulation=config.grad_accumulation,
+            forward_passes=config.loss.passes,
+        )

@@ -1,0 +1,81 @@
+"""The base of all pipelines: a loaded model together with what it takes to use it on text or images."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from regard.errors import UserError
+from regard.task.registry import find_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+    from regard.run import LoadedModel
+    from regard.run.folder import Ids
+
+
+class Pipeline:
+    """A model that is ready to use. Each task has its own: `Translator`, `TextGenerator`, `Parser` …
+
+    This base class is what `regard.load` returns for a model that belongs to no task, such as one without a tokenizer.
+    """
+
+    tracer: ClassVar[Callable[..., Any] | None] = None
+    """What `trace` calls. The top of the package sets it, because tracing (`regard.look`) is built on pipelines."""
+
+    def __init__(self, loaded: "LoadedModel") -> None:
+        reason = self.unsupported_reason(loaded)
+        if reason is not None:
+            raise UserError(reason if loaded.path is None else f"{loaded.path}: {reason}")
+        self.loaded = loaded
+
+    @classmethod
+    def load(cls, name: "str | Path", device: "torch.device | str" = "cpu") -> Self:
+        """Load a run folder, or a pretrained model by its name. It computes in float32."""
+        from regard.run import load_model
+
+        loaded = load_model(name)
+        reason = cls.unsupported_reason(loaded)
+        if reason is not None:
+            other = find_task(loaded)
+            hint = f" Use `regard {other.commands[0]}` with it." if other is not None and other.commands else ""
+            raise UserError(f"{loaded.path}: {reason}{hint}")
+        loaded.model.float()
+        return cls(loaded).to(device)
+
+    @classmethod
+    def unsupported_reason(cls, loaded: "LoadedModel") -> str | None:
+        """Why this pipeline cannot use a model, as a sentence; None if it can."""
+        return None
+
+    @property
+    def model(self) -> Any:
+        """The PyTorch module, in evaluation mode."""
+        return self.loaded.model
+
+    @property
+    def config(self) -> Any:
+        """The config that the model was built from."""
+        return self.loaded.config
+
+    @property
+    def path(self) -> "Path | None":
+        """The run folder that the model was loaded from."""
+        return self.loaded.path
+
+    def to(self, device: "torch.device | str") -> Self:
+        """Move the model to a device."""
+        self.model.to(device)
+        return self
+
+    def logits(self, *ids: "Ids", **lengths: Any) -> "Tensor":
+        """The model's logits for rows of token ids: see `regard.run.LoadedModel.logits`."""
+        return self.loaded.logits(*ids, **lengths)
+
+    def trace(self, text: Any, **settings: Any) -> Any:
+        """Record attention, probabilities and search while the model processes a text or an image: `regard.trace`."""
+        tracer = type(self).tracer
+        assert tracer is not None, "`import regard` sets it"
+        return tracer(self, text, **settings)

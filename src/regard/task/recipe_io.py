@@ -1,0 +1,193 @@
+"""Read recipes by name or path, with overrides, and write them back.
+
+Recipes are TOML, read strictly. One that ships with the package is known by its name, any other by its path; relative
+paths in a file are relative to that file. `--set a.b=c` overrides a value before anything is validated.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from regard.data.text.corpus import CorpusConfig
+from regard.errors import UserError
+from regard.task.base import Recipe
+from regard.task.registry import get_task, read_values, task_of
+
+_HARMLESS = (
+    "expect.",
+    "description",
+    "train.seed",
+    "train.activation_checkpointing",
+    "train.log_every",
+    "train.validate_every",
+    "train.save_dtype",
+    "train.parallel",
+)
+"""Overrides after which a recipe still reaches the scores in its [expect] table."""
+
+
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """A recipe that ships with the package."""
+
+    name: str
+    recipe: Recipe
+
+
+def shipped_recipes() -> list[ShippedRecipe]:
+    """All recipes that ship with the package, by name."""
+    return [ShippedRecipe(name, read_recipe(name)) for name in _shipped_names()]
+
+
+def read_recipe(
+    name: str | Path, overrides: Sequence[str] = (), pairs: CorpusConfig | None = None, data: Path | None = None
+) -> Recipe:
+    """A recipe by its name or path, with `overrides` of the form a.b=c.
+
+    With `pairs`, or with a user's own file or folder as `data`, it trains on these instead of its own data; if
+    possible, some of it is used for validation. The [expect] table is then dropped, as it is after any override that
+    changes the result.
+    """
+    values, where = _read_values(name)
+    values = {"name": recipe_name(name), **values}
+    if pairs is not None:
+        if not get_task(task_of(values), where).text_pairs:
+            raise UserError(f"{where} is for {task_of(values)}, so it cannot be trained on pairs of sentences.")
+        values = _with_data(values, {"train": [pairs.plain()]}, pairs.location)
+    if data is not None:
+        recipe_class = get_task(task_of(values), where).recipe_class()
+        config = recipe_class.user_data_config(str(data.absolute()), values.get("data", {}))
+        values = _with_data(values, config, str(data))
+    for override in overrides:
+        values = apply_override(values, override)
+        if not override.startswith(_HARMLESS):
+            values.pop("expect", None)
+    return read_values(values, where)
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """The recipe as TOML, with every default filled in."""
+    return tomli_w.dumps(_without_none(recipe.resolved()))
+
+
+def recipe_name(name: str | Path) -> str:
+    """The name of a recipe: that of its file, without the suffix."""
+    return Path(name).name.removesuffix(".toml")
+
+
+def apply_override(values: dict[str, Any], override: str) -> dict[str, Any]:
+    """The values with one override, `a.b=c`: c is read as TOML (a number, true, a list …), else as a string."""
+    key, sign, text = override.partition("=")
+    path = key.strip().split(".")
+    if not sign or not all(path):
+        raise UserError(f"--set {override}: expected a key and a value, such as train.steps=1000.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if path[0] in ("data", "init_from") and not _table_at(values, path[:-1]).get("dataset"):
+        value = _absolute(value, path[-1], Path.cwd())
+    changed: dict[str, Any] = _replaced(values, path, value, override)
+    return changed
+
+
+def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> dict[str, Any]:
+    """The values with other data sources; the other data settings stay as they are."""
+    rest = {key: value for key, value in values.get("data", {}).items() if key not in ("train", "valid", "test")}
+    values = {key: value for key, value in values.items() if key not in ("expect", "score")}
+    return values | {"data": rest | data, "description": f"{values['name']}, on {location}."}
+
+
+def _replaced(values: Any, path: list[str], value: Any, override: str) -> Any:
+    """A copy of nested tables and lists with one value replaced. Missing tables are created."""
+    if not path:
+        return value
+    if isinstance(values, list):
+        if not path[0].isdigit() or int(path[0]) >= len(values):
+            raise UserError(
+                f"--set {override}: {path[0]!r} is none of the {len(values)} entries there; they count from 0."
+            )
+        index = int(path[0])
+        return [*values[:index], _replaced(values[index], path[1:], value, override), *values[index + 1 :]]
+    if not isinstance(values, dict):
+        raise UserError(f"--set {override}: there is no {path[0]!r} inside a single value.")
+    return {**values, path[0]: _replaced(values.get(path[0], {}), path[1:], value, override)}
+
+
+def _table_at(values: Any, path: list[str]) -> dict[str, Any]:
+    """The table at a dotted key; empty if there is none."""
+    for part in path:
+        if isinstance(values, dict):
+            values = values.get(part)
+        elif isinstance(values, list) and part.isdigit() and int(part) < len(values):
+            values = values[int(part)]
+    return values if isinstance(values, dict) else {}
+
+
+def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
+    """The plain values of a recipe, and its name for messages."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_dir() or "/" in str(name):
+        path = path / "recipe.toml" if path.is_dir() else path
+        try:
+            return _with_absolute_paths(_parse(path.read_text(encoding="utf-8"), str(path)), path.parent), str(path)
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: there is no such recipe; `regard recipes` lists those that ship with regard."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read as a recipe ({error}).") from None
+    names = _shipped_names()
+    if str(name) not in names:
+        near = difflib.get_close_matches(str(name), names, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`regard recipes` lists them."
+        raise UserError(f"There is no recipe named {str(name)!r}; {hint} The path of a file ends in .toml.")
+    text = (resources.files("regard") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    return _with_absolute_paths(_parse(text, f"recipe {name}"), Path.cwd()), f"recipe {name}"
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{where} is not TOML: {error}.") from None
+
+
+def _shipped_names() -> list[str]:
+    files = (resources.files("regard") / "recipes").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def _with_absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The values of a recipe, with its paths resolved against a folder."""
+    return {
+        key: _absolute(value, key, folder) if key in ("data", "init_from") else value for key, value in values.items()
+    }
+
+
+def _absolute(value: Any, key: str, folder: Path) -> Any:
+    """A path resolved against a folder; in tables and lists all paths, except inside a named dataset."""
+    if isinstance(value, list):
+        return [_absolute(item, key, folder) for item in value]
+    if isinstance(value, dict):
+        return value if "dataset" in value else {name: _absolute(item, name, folder) for name, item in value.items()}
+    names_path = key in ("path", "source", "target", "labels") or (key == "init_from" and "/" in str(value).rstrip("/"))
+    # In init_from, a name without a slash may be a folder here, or a pretrained model.
+    if isinstance(value, str) and (names_path or (key == "init_from" and (folder / value).exists())):
+        return str((folder / value).absolute())
+    return value
+
+
+def _without_none(values: Any) -> Any:
+    """TOML has no null: leave these keys out."""
+    if isinstance(values, dict):
+        return {key: _without_none(value) for key, value in values.items() if value is not None}
+    if isinstance(values, list):
+        return [_without_none(value) for value in values]
+    return values

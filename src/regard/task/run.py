@@ -1,0 +1,277 @@
+"""Train a recipe: from a recipe to a finished run folder.
+
+    recipe.toml         the recipe, with every default filled in
+    held-out.jsonl      the pairs held out for validation, if the recipe names none
+    tokenizer.json      the tokenizer (and target_tokenizer.json, if the target side has its own)
+    metrics.jsonl       metrics, one JSON object per line; tensorboard/ has the same for TensorBoard
+    checkpoints/        what an interrupted run resumes from
+    run.json, model.safetensors, README.md   the finished model and its card
+
+A resumed run reuses what is there, and existing files are never lost.
+"""
+
+import contextlib
+import platform
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.config import ConfigError
+from regard.cost import Cost, TrainingSetup, detect_hardware, estimate, memory_advice
+from regard.errors import UserError
+from regard.files import remove_unfinished, write_text
+from regard.model import count_embedding_parameters, count_parameters
+from regard.run import read_metadata, save_trained_model
+from regard.task.base import Recipe
+from regard.task.model_card import model_card
+from regard.task.recipe_io import read_recipe, write_recipe
+from regard.task.registry import read_values
+from regard.train.config import TrainConfig
+from regard.train.distributed.parallel import check_shard_size
+from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.policies import TrainResult
+from regard.train.task import Score, Task
+from regard.train.trainer import Callback, Trainer
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder, and its scores on each test set."""
+
+    folder: Path
+    scores: Mapping[str, Any]
+    """By the name of the test set: what the task gives, such as a `TranslationScore`."""
+    seconds: float
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+    callback: Callback | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> RunResult:
+    """Train a recipe in a folder, from the beginning or, with `resume`, from the last checkpoint.
+
+    Every process of a `process_group` calls this, with a folder that all of them see; only rank 0 logs and writes.
+    """
+    callback = callback if callback is not None and process_group.is_rank0 else Callback()
+    device = torch.device(device)
+    check_shard_size(recipe.train.parallel, process_group.size)
+    fresh = process_group.is_rank0 and not (folder / "recipe.toml").exists()
+    if process_group.broadcast_from_rank0(lambda: _claim_folder(recipe, folder, resume)):
+        callback.log(f"{folder}: this run has already finished.")
+        return _finished_result(recipe, folder)
+    try:
+        task = recipe.build_task(folder, callback.log, process_group)
+        trainer = Trainer(task, recipe.train, folder, device=device, callback=callback, process_group=process_group)
+    except UserError:
+        if fresh:
+            _remove_prepared_files(recipe, folder)
+        raise
+    callback.log(f"Training on {task.describe_data()}")
+    ignored = [] if recipe.has_validation else _ignored_without_validation(recipe.train)
+    if ignored:
+        callback.log(f"There is no validation data (data.valid), so {' and '.join(ignored)}.")
+    cost = log_cost(recipe, task, device, callback)
+    callback.log(trainer.describe_kernels())
+    result = trainer.run(resume=resume)
+    half, model = recipe.train.save_dtype == "float16", task.model
+    if half:  # test the weights as they are saved
+        model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
+    scores = task.test(callback.log)
+    if process_group.is_rank0:
+        origin = _origin(recipe, task, result, cost, scores, device)
+        write_text(folder / "README.md", model_card(recipe, origin))
+        save_trained_model(model, folder, origin=origin, half=half)
+    return RunResult(folder, scores, result.seconds)
+
+
+class CallbackList(Callback):
+    """Several callbacks as one."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = callbacks
+
+    def log(self, message: str) -> None:
+        for callback in self.callbacks:
+            callback.log(message)
+
+    def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_train_metrics(step, metrics)
+
+    def on_validation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_validation_metrics(step, metrics)
+
+
+def train_recipe(
+    recipe: Recipe | str | Path,
+    *,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+    callbacks: Sequence[Callback] = (),
+) -> RunResult:
+    """Train a recipe, by name, path or as an object: see `regard.train`."""
+    if isinstance(recipe, Recipe):
+        if data is not None or overrides:
+            raise UserError("`data` and `overrides` go with a recipe's name or path; change the Recipe object instead.")
+    else:
+        recipe = read_recipe(recipe, overrides, data=None if data is None else Path(data))
+    folder = Path("runs") / (recipe.name or recipe.task) if out is None else Path(out)
+    return train(recipe, folder, resume=resume, device=device, callback=CallbackList(callbacks))
+
+
+def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes: int | None = None) -> Recipe:
+    """The recipe with another kind of parallelism, or another shard size; the result of training is the same."""
+    parallel = recipe.train.parallel
+    kind = kind or parallel.kind
+    changes = {"kind": kind, "shard": shard or (parallel.shard if kind == parallel.kind else None)}
+    try:
+        train = TrainConfig(**(recipe.train.plain() | {"parallel": parallel.plain() | changes}))
+    except ConfigError as error:
+        raise ConfigError(f"train.{error.key}", error.problem) from None
+    check_shard_size(train.parallel, processes or 1)
+    return recipe.model_copy(update={"train": train})
+
+
+def _claim_folder(recipe: Recipe, folder: Path, resume: bool) -> bool:
+    """Write the recipe into its folder, or check that it is there; returns whether the run has already finished."""
+    path = folder / "recipe.toml"
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    if folder.exists() and not resume and (path.exists() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already; continue it with --resume, or choose another folder with --out.")
+    if path.is_file():
+        before = read_recipe(path)
+        difference = _difference(before.plain(), read_values(tomllib.loads(write_recipe(recipe))).plain())
+        if difference is not None:
+            raise UserError(
+                f"{folder} was started with another recipe: {difference}. Resume without changes, or start a new run "
+                f"from its weights with --set init_from={folder}."
+            )
+        remove_unfinished(folder)
+        return (folder / "run.json").is_file()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write there ({error.strerror}); choose another folder with --out.") from None
+    write_text(path, write_recipe(recipe))
+    return False
+
+
+def _ignored_without_validation(config: TrainConfig) -> list[str]:
+    """What happens to settings that need validation data."""
+    ignored = []
+    if config.final_weights == "best":
+        ignored.append('train.final_weights = "best" saves the last weights')
+    if config.patience:
+        ignored.append(f"train.patience = {config.patience} never stops it early")
+    return ignored
+
+
+def _remove_prepared_files(recipe: Recipe, folder: Path) -> None:
+    """Clean up after a run that could not start, so that the next attempt finds an empty folder."""
+    for name in (*recipe.prepared_files, "recipe.toml"):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _difference(before: Any, after: Any, key: str = "") -> str | None:
+    """The first setting in which two recipes differ, of those that affect training."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in {**before, **after}:
+            if not key and name in ("name", "description", "expect"):
+                continue
+            if (key, name) == ("train", "parallel"):  # the number of processes does not change the steps
+                continue
+            found = _difference(before.get(name), after.get(name), f"{key}.{name}" if key else name)
+            if found is not None:
+                return found
+        return None
+    return None if before == after else f"{key} was {before!r} and is {after!r} now"
+
+
+def expected_cost(recipe: Recipe) -> Cost:
+    """The cost of a run, estimated from the recipe before the data has been read."""
+    config = recipe.train
+    setup = TrainingSetup(
+        config.precision, config.optimizer.kind, activation_checkpointing=config.activation_checkpointing
+    )
+    return estimate(recipe.expected_model_config, recipe.expected_workload(), setup)
+
+
+def log_cost(recipe: Recipe, task: Task[Any], device: torch.device, callback: Callback) -> Cost:
+    """Estimate the cost of the run, of all processes together, and log it before training."""
+    config, size = recipe.train, task.process_group.size
+    sharded = size > 1 and config.parallel.kind == "fsdp"
+    setup = TrainingSetup(
+        config.precision,
+        config.optimizer.kind,
+        processes=size,
+        shards=(config.parallel.shard or size) if sharded else 1,
+        activation_checkpointing=config.activation_checkpointing,
+    )
+    cost = estimate(task.model.config, task.workload(), setup)
+    hardware = detect_hardware(device)
+    cuda_graphs = device.type == "cuda" and config.cuda_graphs and cost.supports_cuda_graphs  # as the trainer decides
+    callback.log(f"Estimate: {cost.describe(hardware, cuda_graphs=cuda_graphs)}.")
+    advice = memory_advice(cost, hardware, cuda_graphs=cuda_graphs)
+    if advice is not None:
+        callback.log(advice)
+    return cost
+
+
+def _origin(
+    recipe: Recipe,
+    task: Task[Any],
+    result: TrainResult,
+    cost: Cost,
+    scores: Mapping[str, Score],
+    device: torch.device,
+) -> dict[str, Any]:
+    """How a model was made, as plain data for run.json and the model card."""
+    import regard
+
+    processes = task.process_group.size
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {
+        "recipe": recipe.name,
+        "task": recipe.task,
+        "seed": recipe.train.seed,
+        "steps": result.steps,
+        "stopped_early": result.stopped_early,
+        "final_weights": result.final_weights.asdict(),
+        "tokens": result.tokens,
+        "batch_splits": result.batch_splits,
+        "seconds": round(result.seconds, 1),
+        "flops": cost.flops_per_step * result.steps,
+        "parameters": count_parameters(task.model),
+        "non_embedding": count_parameters(task.model) - count_embedding_parameters(task.model),
+        "device": name if processes == 1 else f"{processes} × {name}",
+        "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        **task.metadata(),
+        "scores": {name: score.rounded() for name, score in scores.items()},
+    }
+
+
+def _finished_result(recipe: Recipe, folder: Path) -> RunResult:
+    origin = read_metadata(folder)["origin"]
+    names = [field.name for field in fields(recipe.score_type)]
+    scores = {
+        test: recipe.score_type(**{name: values[name] for name in names}) for test, values in origin["scores"].items()
+    }
+    return RunResult(folder, scores, origin["seconds"])

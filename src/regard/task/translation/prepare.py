@@ -1,0 +1,212 @@
+"""Prepare sentence pairs for training: filter, hold out, train the tokenizers, tokenize.
+
+The corpus is streamed and never in memory as a whole. The tokenized pairs are cached under a key that names everything
+they depend on, so a second run of the same recipe starts at once.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from regard.data.registry import cache_folder
+from regard.data.store.token_store import TokenStore, cached_store
+from regard.data.text.corpus import Corpus
+from regard.data.text.filters import Filter
+from regard.data.text.pairs import Pair
+from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.tokenizers.training import train_pair
+from regard.errors import UserError
+from regard.files import write_text
+from regard.task.translation.recipe import HELD_OUT, TranslationRecipe
+from regard.train.task import LogFn
+
+_CHUNK = 2000
+"""Pairs tokenized at once, on all threads."""
+
+
+@dataclass(frozen=True)
+class PreparedPairs:
+    """The data as training needs it."""
+
+    source: TextTokenizer
+    target: TextTokenizer
+    train: TokenStore
+    valid: TokenStore | None
+    valid_pairs: list[Pair]
+    fingerprints: dict[str, str]
+    """SHA-256 of each part of the data, for the model card."""
+
+
+def prepare_pairs(
+    recipe: TranslationRecipe, folder: Path, log: LogFn, tokenizers: tuple[TextTokenizer, TextTokenizer] | None
+) -> PreparedPairs:
+    """Read, filter and hold out pairs, train the tokenizers (unless they are given), and tokenize."""
+    corpus = Corpus("train", recipe.data.train)
+    fingerprints = {"train": corpus.fingerprint()}
+    valid_pairs = _read_valid_pairs(recipe)
+    if recipe.data.valid is not None:
+        fingerprints["valid"] = Corpus("valid", (recipe.data.valid,)).fingerprint()
+    for name, source in recipe.data.test.items():
+        test = Corpus(name, (source,))
+        fingerprints[name] = test.fingerprint()
+        for _ in test.read():  # an error in the test data is better reported now than after training
+            pass
+    training = _TrainingPairs(recipe, corpus, log)
+    if valid_pairs is None:
+        valid_pairs = training.hold_out()
+        if valid_pairs:
+            lines = [json.dumps(pair._asdict(), ensure_ascii=False) for pair in valid_pairs]
+            write_text(folder / HELD_OUT, "".join(f"{line}\n" for line in lines))
+    tokenizers = tokenizers or _tokenizers(recipe, training, folder, log)
+    key = json.dumps(
+        [
+            fingerprints["train"],
+            recipe.data.filter.plain(),
+            [tokenizer.fingerprint for tokenizer in tokenizers],
+            _digest(valid_pairs) if recipe.data.valid is None else "",
+            recipe.train.seed if any(source.weight != 1 for source in recipe.data.train) else 0,
+        ]
+    )
+    valid_key = json.dumps(["valid", _digest(valid_pairs), *(tokenizer.fingerprint for tokenizer in tokenizers)])
+    train = _tokenized(training.pairs, tokenizers, key, log)
+    valid = _tokenized(lambda: valid_pairs, tokenizers, valid_key, log) if valid_pairs else None
+    short = [] if valid is None else _short_pairs(valid_pairs, valid, recipe.data.max_length, log)
+    return PreparedPairs(*tokenizers, train, valid, short, fingerprints)
+
+
+def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer] | None:
+    """The tokenizers in a run folder, the same object twice if the languages share it; None if there is none yet."""
+    source_path, target_path = folder / "tokenizer.json", folder / "target_tokenizer.json"
+    if not source_path.is_file():
+        return None
+    source = TextTokenizer.load(source_path)
+    return source, TextTokenizer.load(target_path) if target_path.is_file() else source
+
+
+class _TrainingPairs:
+    """The pairs to train on: filtered, without those that are held out."""
+
+    def __init__(self, recipe: TranslationRecipe, corpus: Corpus, log: LogFn) -> None:
+        self.recipe, self.corpus, self.log = recipe, corpus, log
+        self._held_out: set[str] = set()
+        self._reported = False
+
+    def hold_out(self) -> list[Pair]:
+        """Sample pairs for validation with a fixed seed, at most a twentieth of all; `pairs` then leaves them out.
+
+        It also leaves out pairs that share a sentence with them: the model would be tested on what it was trained on.
+        """
+        size, generator = self.recipe.data.dev_size, random.Random(0)
+        sample: list[Pair] = []  # reservoir sampling
+        total = 0
+        for total, pair in enumerate(self.pairs(), start=1):
+            if len(sample) < size:
+                sample.append(pair)
+            elif (index := generator.randrange(total)) < size:
+                sample[index] = pair
+        sample = sorted(sample, key=lambda pair: hashlib.sha256(repr(pair).encode()).digest())[: total // 20]
+        held_out = {_normalized(side) for pair in sample for side in pair}
+        left = sum(1 for pair in self.pairs() if held_out.isdisjoint(map(_normalized, pair))) if sample else total
+        noun = "pair" if total == 1 else "pairs"
+        if 2 * left < total:
+            self.log(
+                f"No pair is held out: {total - left:,} of {total:,} {noun} share a sentence with those that would be."
+            )
+            return []
+        if sample:
+            self._held_out = held_out
+            self.log(f"{len(sample):,} of {total:,} {noun} are held out for validation (data.dev_size).")
+        elif size:
+            self.log(f"With only {total:,} {noun}, none is held out: there will be no validation scores.")
+        return sample
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, once, by their weights. The first pass logs what the filter dropped."""
+        filtered = Filter(self.recipe.data.filter)
+        count = 0
+        for pair in filtered.apply(self.corpus.mix(self.recipe.train.seed)):
+            if not self._held_out or self._held_out.isdisjoint(map(_normalized, pair)):
+                count += 1
+                yield pair
+        if not self._reported:
+            self._reported = True
+            if filtered.stats.kept < filtered.stats.total:
+                self.log(str(filtered.stats))
+        if not count:
+            raise UserError(
+                f"No sentence pair is left to train on: {filtered.stats}. Check data.train, or relax data.filter."
+            )
+
+
+def _normalized(text: str) -> str:
+    """A sentence for comparison: its letters and digits, case-folded."""
+    return "".join(character for character in text.casefold() if character.isalnum())
+
+
+def _read_valid_pairs(recipe: TranslationRecipe) -> list[Pair] | None:
+    if recipe.data.valid is None:
+        return None
+    pairs = Corpus("valid", (recipe.data.valid,)).read()
+    return [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
+
+
+def _short_pairs(pairs: list[Pair], store: TokenStore, max_length: int, log: LogFn) -> list[Pair]:
+    """The validation pairs no longer than those trained on: decoding longer ones would take too long."""
+    lengths = zip(*(store.lengths(side).tolist() for side in store.sides), strict=True)
+    short = [pair for pair, sides in zip(pairs, lengths, strict=True) if max(sides) <= max_length]
+    if len(short) < len(pairs):
+        log(
+            f"{len(pairs) - len(short):,} validation pairs of more than {max_length:,} tokens "
+            "(data.max_length) are skipped."
+        )
+    return short
+
+
+def _tokenizers(
+    recipe: TranslationRecipe, training: _TrainingPairs, folder: Path, log: LogFn
+) -> tuple[TextTokenizer, TextTokenizer]:
+    """Trained once per run and saved in its folder."""
+    found = read_tokenizers(folder)
+    if found is not None:
+        return found
+    config = recipe.tokenizer
+
+    def texts(side: int) -> Iterator[str]:
+        return (pair[side] for pair in islice(training.pairs(), config.max_examples))
+
+    source, target = train_pair(config, texts(0), texts(1), config.shared, log)
+    if target is not source:
+        target.save(folder / "target_tokenizer.json")
+    source.save(folder / "tokenizer.json")  # last: while it is missing, both are trained again
+    return source, target
+
+
+def _tokenized(
+    pairs: Callable[[], Iterable[Pair]], tokenizers: tuple[TextTokenizer, TextTokenizer], key: str, log: LogFn
+) -> TokenStore:
+    """The ids of both sides, each with its end token: read from the cache, or written to it."""
+    sizes = {"source": tokenizers[0].vocab_size, "target": tokenizers[1].vocab_size}
+
+    def items() -> Iterator[tuple[list[int], ...]]:
+        stream = iter(pairs())
+        while chunk := list(islice(stream, _CHUNK)):
+            sides = [
+                [[*ids, _end(tokenizer)] for ids in tokenizer.encode_batch([pair[side] for pair in chunk])]
+                for side, tokenizer in enumerate(tokenizers)
+            ]
+            yield from zip(*sides, strict=True)
+
+    return cached_store(cache_folder() / "tokens", key, items, tuple(sizes), sizes, log)
+
+
+def _end(tokenizer: TextTokenizer) -> int:
+    assert tokenizer.eos is not None
+    return tokenizer.eos
+
+
+def _digest(pairs: list[Pair]) -> str:
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()

@@ -1,0 +1,136 @@
+"""The translation recipe: sentence pairs, an encoder–decoder, and how translations are searched and scored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from regard.config import Config, ConfigError
+from regard.cost import Workload
+from regard.data.text.corpus import CorpusConfig
+from regard.data.text.filters import FilterConfig
+from regard.data.tokenizers.training import TokenizerConfig
+from regard.decode import DecodeConfig
+from regard.errors import UserError
+from regard.model import EncoderDecoderConfig, LanguageModelConfig, ModelConfig
+from regard.score import TranslationScore
+from regard.task.base import SPECIAL_IDS, Recipe
+from regard.task.recipe_io import read_recipe
+
+HELD_OUT = "held-out.jsonl"
+"""The file in a run folder with the pairs that were held out of the training data for validation."""
+_EXPECTED_LENGTH = 25
+"""Tokens of a sentence, before the data has been read."""
+
+
+class TranslationDataConfig(Config):
+    """The sentence pairs to train, validate and test on."""
+
+    train: tuple[CorpusConfig, ...] = Field(strict=False, min_length=1)
+    valid: CorpusConfig | None = None
+    """If not given, some pairs are held out of the training data."""
+    test: dict[str, CorpusConfig] = Field(default_factory=dict)
+    """Test sets by name, evaluated once, after training."""
+    dev_size: int = Field(default=1000, ge=0)
+    """At most how many pairs are held out of the training data for validation if `valid` is not given."""
+    filter: FilterConfig = FilterConfig()
+    max_length: int = Field(default=256, ge=1)
+    """Pairs with more tokens on either side are not trained on."""
+
+
+class TranslationTokenizerConfig(TokenizerConfig):
+    """How both sides are tokenized."""
+
+    shared: bool = True
+    """One vocabulary for both languages."""
+    max_examples: int | None = Field(default=None, ge=1)
+    """Train the tokenizer on the first pairs only."""
+
+
+class ScoreConfig(Config):
+    """How outputs are compared with references."""
+
+    tokenized: bool = False
+    """The text is already tokenized and is compared as it is."""
+    lowercase: bool = False
+    """Ignore case."""
+
+
+class TranslationRecipe(Recipe):
+    """Everything a translation run depends on."""
+
+    task: Literal["translation"] = "translation"
+    data: TranslationDataConfig
+    tokenizer: TranslationTokenizerConfig = TranslationTokenizerConfig()
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The config of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
+    sentence; the vocabulary and the special tokens come from the tokenizer."""
+    decode: DecodeConfig = DecodeConfig()
+    score: ScoreConfig = ScoreConfig()
+
+    usage_example: ClassVar[str] = 'Translate with it: `regard translate THIS-FOLDER "Some text."`'
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", HELD_OUT)
+    score_type: ClassVar[type[TranslationScore]] = TranslationScore
+    model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
+
+    @property
+    def expected_model_config(self) -> ModelConfig:
+        size = self.tokenizer.expected_vocab_size
+        return self.make_model_config(size, None if self.tokenizer.shared else size)
+
+    def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> ModelConfig:
+        """The model's config for a vocabulary. Errors name the key in the recipe."""
+        if self._is_encoder_decoder:
+            return self.make_encoder_decoder_config(vocab_size, source_vocab_size)
+        if source_vocab_size is not None:
+            problem = "a language model has one vocabulary for both languages: set tokenizer.shared to true."
+            raise ConfigError("model.kind", problem)
+        return self.read_model_config(LanguageModelConfig, vocab_size=vocab_size, special_tokens=SPECIAL_IDS)
+
+    def make_encoder_decoder_config(
+        self, vocab_size: int, source_vocab_size: int | None = None
+    ) -> EncoderDecoderConfig:
+        """The same for an encoder–decoder; an error if the recipe is for a language model."""
+        if not self._is_encoder_decoder:
+            raise ConfigError("model.kind", f"found {self.model['kind']!r}; an encoder–decoder is needed here.")
+        sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
+        return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
+
+    @property
+    def _is_encoder_decoder(self) -> bool:
+        return bool(self.model.get("kind") != "language-model")
+
+    def expected_workload(self) -> Workload:
+        config, length = self.train, min(_EXPECTED_LENGTH, self.train.batch_tokens)
+        return Workload(
+            batch_size=max(1, config.batch_tokens // length),
+            target_length=length if self._is_encoder_decoder else 2 * length,
+            source_length=length if self._is_encoder_decoder else 0,
+            steps=config.steps,
+            grad_accumulation=config.grad_accumulation,
+            forward_passes=config.loss.passes,
+        )
+
+    def test_sets(self, folder: Path) -> dict[str, CorpusConfig]:
+        """Everything that a finished run can be evaluated on, by name: the test sets and the validation pairs."""
+        sets = dict(self.data.test)
+        if self.data.valid is not None:
+            sets.setdefault("valid", self.data.valid)
+        elif (folder / HELD_OUT).is_file():
+            sets.setdefault("held-out", CorpusConfig(path=str(folder / HELD_OUT)))
+        return sets
+
+    @property
+    def has_validation(self) -> bool:
+        return self.data.valid is not None or self.data.dev_size > 0
+
+
+def read_translation_recipe(
+    name: str | Path, overrides: Sequence[str] = (), pairs: CorpusConfig | None = None
+) -> TranslationRecipe:
+    """A recipe by its name or path; an error if it is not for translation."""
+    recipe = read_recipe(name, overrides, pairs)
+    if not isinstance(recipe, TranslationRecipe):
+        raise UserError(f"{name}: this recipe is for {recipe.task}, not for translation.")
+    return recipe

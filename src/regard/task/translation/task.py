@@ -1,0 +1,90 @@
+"""The translation task: train on sentence pairs, evaluate by BLEU and chrF."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from regard.data.text.corpus import Corpus
+from regard.data.text.pairs import Pair
+from regard.decode import DecodeConfig
+from regard.score import TranslationScore, score_translations
+from regard.task.base import score_test_sets
+from regard.task.seq2seq import Seq2SeqModel, Seq2SeqTask
+from regard.task.translation.pipeline import LineTranslator, Translator, source_tokenizer_for
+from regard.task.translation.prepare import PreparedPairs, prepare_pairs
+from regard.task.translation.recipe import TranslationRecipe
+from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.task import Evaluation, LogFn, Score
+
+
+class TranslationTask(Seq2SeqTask):
+    """Sentence pairs, an encoder–decoder, the cross-entropy of the target, and the BLEU of translations."""
+
+    def __init__(
+        self,
+        recipe: TranslationRecipe,
+        prepared: PreparedPairs,
+        model: Seq2SeqModel,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+    ) -> None:
+        self.recipe, self.prepared = recipe, prepared
+        valid = prepared.valid if prepared.valid_pairs else None
+        super().__init__(recipe.train, recipe.data.max_length, prepared.train, valid, model, process_group)
+
+    @classmethod
+    def prepare(cls, recipe: TranslationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
+        """Train or load the tokenizers, tokenize the pairs, and build the model with its initial weights."""
+        prepared, model = process_group.rank0_first(lambda: _data_and_model(recipe, folder, log))
+        return cls(recipe, prepared, model, process_group)
+
+    def evaluate(self) -> Evaluation | None:
+        """BLEU and chrF of greedy translations: faster than beam search, and close to it."""
+        if not self.prepared.valid_pairs:
+            return None
+        greedy = DecodeConfig(beam_size=1, max_length_ratio=self.recipe.decode.max_length_ratio)
+        scored = self.score(self.prepared.valid_pairs, greedy)
+        return Evaluation(scored.bleu, {"bleu": scored.bleu, "chrf": scored.chrf})
+
+    def score(self, pairs: list[Pair], decode: DecodeConfig) -> TranslationScore:
+        """Translate the sources and score the outputs; several processes share the work."""
+        how = self.recipe.score
+        if self.process_group.size == 1:
+            return self._line_translator(len(pairs)).score_pairs(pairs, decode, how)
+        lines = [pair.source for pair in self.process_group.shard(pairs)]
+        found = self._line_translator(len(lines)).translate(lines, decode.only_best())
+        outputs = self.process_group.gather_interleaved([best.text for best, *_ in found])
+        references = [pair.target for pair in pairs]
+        return score_translations(outputs, references, tokenized=how.tokenized, lowercase=how.lowercase)
+
+    def test(self, log: LogFn) -> dict[str, Score]:
+        """The test sets, with the recipe's search settings; if there are none, the validation pairs."""
+        recipe, data = self.recipe, self.recipe.data
+        sets = {name: list(Corpus(name, (source,)).read()) for name, source in data.test.items()}
+        if not sets and self.prepared.valid_pairs:
+            sets = {"valid" if data.valid is not None else "held-out": self.prepared.valid_pairs}
+        return score_test_sets(recipe, sets, lambda pairs: self.score(pairs, recipe.decode), log)
+
+    def metadata(self) -> dict[str, Any]:
+        return {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
+
+    def _line_translator(self, sentences: int) -> LineTranslator:
+        tokenizer = source_tokenizer_for(self.model, self.prepared.source)
+        return LineTranslator(self.decoder_model(sentences), tokenizer, self.prepared.target)
+
+
+def _data_and_model(recipe: TranslationRecipe, folder: Path, log: LogFn) -> tuple[PreparedPairs, Seq2SeqModel]:
+    if recipe.init_from is None:
+        prepared = prepare_pairs(recipe, folder, log, None)
+        shared = prepared.source is prepared.target
+        sizes = (prepared.target.vocab_size, None if shared else prepared.source.vocab_size)
+        torch.manual_seed(recipe.train.seed)
+        return prepared, recipe.make_model_config(*sizes).build()
+    pretrained = Translator.load(recipe.init_from)
+    tokenizers = pretrained.source_tokenizer, pretrained.target_tokenizer
+    tokenizers[0].save(folder / "tokenizer.json")
+    if tokenizers[1] is not tokenizers[0]:
+        tokenizers[1].save(folder / "target_tokenizer.json")
+    log(f"Starting from the weights and tokenizers of {recipe.init_from}.")
+    torch.manual_seed(recipe.train.seed)
+    return prepare_pairs(recipe, folder, log, tokenizers), pretrained.seq2seq_model.train()

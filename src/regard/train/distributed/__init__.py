@@ -1,0 +1,1 @@
+"""Training with several processes: their communication, placement of the weights, and what each computes."""

@@ -1,0 +1,131 @@
+"""Displayed tokens: their spelling, the word they belong to, and the ids of edited tokens."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.trees.linearization import TreeVocabulary
+from regard.look.models.detokenizer import TextDetokenizer, TreeDetokenizer
+from tests.look.support import TEXT, tokenizer
+
+KINDS = ("bpe", "unigram", "character", "byte", "word")
+
+
+def make(kind: str = "bpe") -> TextDetokenizer:
+    return TextDetokenizer(tokenizer(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_of_a_word_have_its_index(kind: str) -> None:
+    detokenizer = make(kind)
+    tokens = detokenizer.tokens(detokenizer.tokenizer.encode(TEXT))
+    words: dict[int, str] = {}
+    for token in tokens:
+        if token.word >= 0:
+            words[token.word] = words.get(token.word, "") + token.text
+    assert list(words.values()) == ["the", "old", "cat", "ate", "a", "mouse", ",", "didn't", "it", "?"]
+    assert list(words) == list(range(10))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_tokenizer_markers_are_not_displayed(kind: str) -> None:
+    detokenizer = make(kind)
+    assert not any(
+        "Ġ" in token.text or "▁" in token.text for token in detokenizer.tokens(detokenizer.tokenizer.encode(TEXT))
+    )
+
+
+def test_special_tokens_belong_to_no_word() -> None:
+    detokenizer = make()
+    first, *_, last = detokenizer.tokens([1, *detokenizer.tokenizer.encode("a cat"), 2])
+    assert [(token.piece, token.text, token.word, token.special) for token in (first, last)] == [
+        ("⟨bos⟩", "⟨bos⟩", -1, True),
+        ("⟨eos⟩", "⟨eos⟩", -1, True),
+    ]
+
+
+def test_word_indices_continue_after_special_tokens() -> None:
+    detokenizer = make()
+    cat = detokenizer.tokenizer.encode("cat")
+    tokens = detokenizer.tokens([*cat, 2, 1, *detokenizer.tokenizer.encode(" dog")])
+    assert tokens[0].word == 0
+    assert tokens[-1].word == 1
+
+
+def test_whitespace_is_made_visible() -> None:
+    detokenizer = make("character")
+    assert [token.text for token in detokenizer.tokens(detokenizer.tokenizer.encode("a\n b"))] == ["a", "⏎", "␣", "b"]
+
+
+def test_part_of_a_character_is_displayed_as_its_piece() -> None:
+    detokenizer = make("byte")
+    tokens = detokenizer.tokens(detokenizer.tokenizer.encode("aé b"))
+    assert tokens[0].text == "a"
+    assert all(token.text for token in tokens)
+    assert len({token.word for token in tokens[:3]}) == 1
+
+
+@given(st.text(max_size=30))
+def test_every_id_has_a_token(text: str) -> None:
+    detokenizer = make()
+    ids = detokenizer.tokenizer.encode(text)
+    tokens = detokenizer.tokens(ids)
+    assert [token.id for token in tokens] == ids
+    assert all(token.text for token in tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unedited_pieces_keep_their_ids(kind: str) -> None:
+    detokenizer = make(kind)
+    ids = detokenizer.tokenizer.encode(TEXT)
+    assert detokenizer.encode_pieces([token.piece for token in detokenizer.tokens(ids)], ids) == ids
+
+
+def test_edited_word_starts_a_word_like_the_original() -> None:
+    detokenizer = make()
+    ids = detokenizer.tokenizer.encode("the cat sat")
+    pieces = [token.piece for token in detokenizer.tokens(ids)]
+    index = next(index for index, token in enumerate(detokenizer.tokens(ids)) if token.word == 1)
+    edited = detokenizer.encode_pieces([*pieces[:index], "dog", *pieces[index + 1 :]], ids)
+    assert detokenizer.text(edited).startswith("the dog")
+
+
+def test_edited_piece_inside_a_word_stays_inside() -> None:
+    detokenizer = make()
+    ids = detokenizer.tokenizer.encode("mouses")
+    pieces = [token.piece for token in detokenizer.tokens(ids)]
+    assert len(pieces) > 1
+    assert detokenizer.text(detokenizer.encode_pieces([*pieces[:-1], "xyz"], ids)) == detokenizer.text(ids[:-1]) + "xyz"
+
+
+def test_edited_text_may_become_several_tokens() -> None:
+    detokenizer = make()
+    ids = detokenizer.tokenizer.encode("the cat")
+    edited = detokenizer.encode_pieces([detokenizer.piece(ids[0]), "unheardof"], ids)
+    assert detokenizer.text(edited) == "the unheardof"
+    assert len(edited) > 2
+
+
+def test_removed_tokens_leave_the_others_unchanged() -> None:
+    detokenizer = make()
+    ids = detokenizer.tokenizer.encode(TEXT)
+    pieces = [token.piece for token in detokenizer.tokens(ids)]
+    assert detokenizer.encode_pieces(pieces[2:], ids) == ids[2:]
+
+
+def test_tree_symbols_are_displayed_as_they_are() -> None:
+    symbols = TreeVocabulary(("<pad>", "<bos>", "<eos>", "(S", "(NP", ")", "DT", "NN"))
+    tokens = TreeDetokenizer(symbols).tokens([1, 3, 6, 5, 2])
+    assert [(token.text, token.word, token.special) for token in tokens] == [
+        ("<bos>", -1, True),
+        ("(S", 0, False),
+        ("DT", 1, False),
+        (")", 2, False),
+        ("<eos>", -1, True),
+    ]
+
+
+def test_unknown_symbol_id_is_refused() -> None:
+    symbols = TreeVocabulary(("<pad>", "<bos>", "<eos>", "(S", ")", "NN"))
+    with pytest.raises(ValueError, match="no symbol with the id 9"):
+        TreeDetokenizer(symbols).tokens([9])

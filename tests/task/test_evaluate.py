@@ -1,0 +1,147 @@
+"""Evaluating a run folder of any task on its recipe's test sets gives the scores recorded by the run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from regard import UserError
+from regard.run import read_metadata
+from regard.task.evaluate import compares_texts, evaluate, recorded_task
+from regard.task.recipe_io import read_recipe
+from regard.task.run import train
+from tests.task.small import command, quick_runs, save_random_model, sentences
+from tests.task.small_images import write_recipe
+
+STACK = {"layers": 1, "attention": {"heads": 2}, "feed_forward": {"hidden": 32}}
+TRAIN = {"steps": 4, "batch_tokens": 256, "schedule": {"kind": "constant", "lr": 0.01, "warmup_steps": 0}}
+TREES = "\n".join(f"(S (NP (DT the) (NN {noun})) (VP (VBZ {verb})))" for noun in ("cat", "dog") for verb in ("a", "b"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with quick_runs(tmp_path_factory.mktemp("cache")):
+        yield
+
+
+def language_modeling_recipe(base: Path) -> Path:
+    (base / "text.txt").write_text("\n".join(sentences(80)), encoding="utf-8")
+    values = {
+        "description": "Small.",
+        "task": "language-modeling",
+        "data": {
+            "train": [{"path": "text.txt", "end": 0.8}],
+            "valid": {"path": "text.txt", "begin": 0.8, "end": 0.9},
+            "test": {"last": {"path": "text.txt", "begin": 0.9}},
+            "context_length": 16,
+        },
+        "tokenizer": {"kind": "character"},
+        "model": {"width": 16, "decoder": STACK},
+        "train": TRAIN,
+    }
+    return write_values(base, values)
+
+
+def parsing_recipe(base: Path) -> Path:
+    (base / "trees.mrg").write_text(TREES, encoding="utf-8")
+    part = {"path": "trees.mrg"}
+    values = {
+        "description": "Small.",
+        "task": "parsing",
+        "data": {"train": [part], "test": {"first": part, "second": part}},
+        "tokenizer": {"kind": "character"},
+        "model": {"width": 16, "encoder": STACK, "decoder": STACK},
+        "train": TRAIN,
+        "decode": {"beam_size": 2, "length_penalty": {"kind": "none"}, "max_length_ratio": 4.0},
+    }
+    return write_values(base, values)
+
+
+def write_values(base: Path, values: dict[str, object]) -> Path:
+    path = base / "small.toml"
+    path.write_text(tomli_w.dumps(values), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {}
+    for task, make in (
+        ("language-modeling", language_modeling_recipe),
+        ("parsing", parsing_recipe),
+        ("image-classification", write_recipe),
+    ):
+        base = tmp_path_factory.mktemp(task)
+        train(read_recipe(make(base)), base / "run")
+        folders[task] = base / "run"
+    return folders
+
+
+@pytest.mark.parametrize("task", ["language-modeling", "parsing", "image-classification"])
+def test_scores_equal_those_of_the_run(task: str, runs: dict[str, Path]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in runs[task].rglob("*")}
+    expected = read_metadata(runs[task])["origin"]["scores"]
+    info = recorded_task(runs[task])
+    assert info is not None
+    assert (info.name, compares_texts(runs[task])) == (task, False)
+    assert {name: score.rounded() for name, score in evaluate(runs[task]).items()} == expected
+    assert {path: path.stat().st_mtime_ns for path in runs[task].rglob("*")} == before
+
+
+def test_one_test_set_or_the_validation_set_can_be_selected(runs: dict[str, Path]) -> None:
+    assert list(evaluate(runs["parsing"], "second")) == ["second"]
+    assert list(evaluate(runs["language-modeling"], "valid")) == ["valid"]
+    assert list(evaluate(runs["image-classification"], "valid")) == ["valid"]
+
+
+def test_evaluation_does_not_need_init_from(runs: dict[str, Path], tmp_path: Path) -> None:
+    for task, make in (("language-modeling", language_modeling_recipe), ("image-classification", write_recipe)):
+        base = tmp_path / task
+        base.mkdir()
+        pretrained = base / "pretrained"
+        pretrained.symlink_to(runs[task])
+        train(read_recipe(make(base), [f"init_from={pretrained}"]), base / "run")
+        pretrained.unlink()
+        expected = read_metadata(base / "run")["origin"]["scores"]
+        assert {name: score.rounded() for name, score in evaluate(base / "run").items()} == expected
+
+
+def test_beam_size_needs_a_model_that_searches(runs: dict[str, Path]) -> None:
+    assert evaluate(runs["parsing"], "first", beam_size=1)
+    with pytest.raises(UserError, match="--beam-size"):
+        evaluate(runs["image-classification"], beam_size=1)
+
+
+def test_command_prints_the_scores(runs: dict[str, Path]) -> None:
+    for task, metric in (("language-modeling", "loss "), ("parsing", "F1 "), ("image-classification", "accuracy ")):
+        done = command("score", runs[task], "--device", "cpu")
+        assert (done.code, done.err) == (0, "")
+        assert all(line.startswith(f"{runs[task]} on ") and metric in line for line in done.out.splitlines())
+    done = command("score", runs["parsing"], "--test", "first", "--beam-size", 1)
+    assert len(done.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--against", "other"], "--against"),
+        (["--pairs", "pairs.tsv"], "--pairs"),
+        (["--source", "a", "--reference", "b"], "--source"),
+        (["--lowercase"], "--lowercase"),
+        (["--tokenized"], "--tokenized"),
+        (["--sentences"], "--sentences"),
+        (["--beam-size", "2"], "--beam-size"),
+        (["--test", "other"], "'other'; it has test, valid"),
+    ],
+)
+def test_options_of_other_tasks_are_refused(options: list[str], message: str, runs: dict[str, Path]) -> None:
+    done = command("score", runs["image-classification"], *options)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_folder_without_a_recorded_task_has_none(tmp_path: Path) -> None:
+    assert recorded_task(save_random_model(tmp_path / "run")) is None
+    assert recorded_task(tmp_path / "nowhere") is None

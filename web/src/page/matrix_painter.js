@@ -1,0 +1,262 @@
+/**
+ * Painting a matrix: cells from a small bitmap with one pixel each, grid lines if the cells are large enough, rotated
+ * column labels, and frames around pinned rows and columns and the cursor.
+ */
+
+/** @import { Matrix } from "../contract" */
+/** @import { TokenGroup } from "./tokens.js" */
+
+import { colorRamp, currentTheme, hexToRgb, rampIndex } from "./color.js";
+import { cssVariable, s } from "./dom.js";
+
+/**
+ * @typedef {object} MatrixView what to paint
+ * @property {Matrix} matrix
+ * @property {TokenGroup[]} rows
+ * @property {TokenGroup[]} columns
+ * @property {number} maxWeight the weight that has the last color
+ * @property {number} pinnedRow -1: none
+ * @property {number} pinnedColumn
+ * @property {(row: number, column: number) => boolean} [isMasked]
+ * @property {string} rowTitle what the rows are
+ * @property {string} columnTitle
+ */
+
+/**
+ * @typedef {object} Viewport where things are, in pixels
+ * @property {number} cellSize
+ * @property {{ left: number, top: number, right: number }} margin room for labels
+ * @property {{ x: number, y: number }} scroll
+ * @property {{ row: number, column: number }} cursor
+ */
+
+/** Labels need this much room. */
+const LABEL_SPACING = 13;
+const MAX_LABEL_WIDTH = 118;
+const COLUMN_LABEL_ANGLE = -50 * (Math.PI / 180);
+
+/**
+ * Paint one pixel for each weight.
+ * @param {HTMLCanvasElement} canvas
+ * @param {Pick<MatrixView, "matrix" | "maxWeight" | "isMasked">} view
+ */
+export function paintPixels(canvas, { matrix, maxWeight, isMasked }) {
+  const { rows, columns, values } = matrix;
+  canvas.width = Math.max(1, columns);
+  canvas.height = Math.max(1, rows);
+  const context = canvas.getContext("2d");
+  if (context === null || rows * columns === 0) return;
+  const image = context.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const colors = colorRamp(currentTheme());
+  for (let index = 0; index < pixels.length; index++) pixels[index] = colors[rampIndex(values[index], maxWeight)];
+  if (isMasked !== undefined) {
+    const gray = hexToPixel(cssVariable("--masked"));
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) if (isMasked(row, column)) pixels[row * columns + column] = gray;
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/**
+ * The room that the labels of rows and columns need.
+ * @param {CanvasRenderingContext2D} context
+ * @param {MatrixView} view
+ * @returns {Viewport["margin"]}
+ */
+export function labelMargins(context, view) {
+  context.font = `13px ${cssVariable("--font")}`;
+  /** @param {TokenGroup[]} groups */
+  const maxWidth = (groups) => {
+    let width = 0;
+    for (const group of groups) width = Math.max(width, context.measureText(group.label).width);
+    return Math.min(MAX_LABEL_WIDTH, width);
+  };
+  const columnWidth = maxWidth(view.columns);
+  return {
+    left: Math.ceil(maxWidth(view.rows)) + 14,
+    top: Math.ceil(columnWidth * Math.sin(-COLUMN_LABEL_ANGLE)) + 24,
+    right: Math.ceil(columnWidth * Math.cos(COLUMN_LABEL_ANGLE)) + 12,
+  };
+}
+
+/**
+ * Paint the visible part.
+ * @param {CanvasRenderingContext2D} context
+ * @param {{ width: number, height: number }} size
+ * @param {HTMLCanvasElement} bitmap one pixel per cell
+ * @param {MatrixView} view
+ * @param {Viewport} viewport
+ */
+export function paintMatrix(context, { width, height }, bitmap, view, viewport) {
+  const { cellSize, margin, scroll } = viewport;
+  const origin = { left: margin.left - scroll.x, top: margin.top - scroll.y };
+  context.fillStyle = cssVariable("--panel");
+  context.fillRect(0, 0, width, height);
+  context.save();
+  context.beginPath();
+  context.rect(margin.left, margin.top, width - margin.left, height - margin.top);
+  context.clip();
+  context.imageSmoothingEnabled = cellSize < 1;
+  context.drawImage(bitmap, origin.left, origin.top, cellSize * view.columns.length, cellSize * view.rows.length);
+  if (cellSize >= 9) paintGrid(context, origin, view, cellSize);
+  paintFrames(context, origin, view, viewport);
+  context.restore();
+  paintRowLabels(context, height, origin, view, viewport);
+  paintColumnLabels(context, width, origin, view, viewport);
+}
+
+/**
+ * The same as SVG with text, for files.
+ * @param {HTMLCanvasElement} bitmap
+ * @param {MatrixView} view
+ * @param {Viewport} viewport
+ */
+export function matrixToSvg(bitmap, { rows, columns }, { cellSize, margin: { left, top } }) {
+  const interval = Math.max(1, Math.ceil(LABEL_SPACING / cellSize));
+  const image = { x: left, y: top, width: cellSize * columns.length, height: cellSize * rows.length };
+  const angle = (COLUMN_LABEL_ANGLE * 180) / Math.PI;
+  return s(
+    "g",
+    { "font-family": cssVariable("--font"), "font-size": 13, fill: cssVariable("--ink") },
+    s("image", { href: bitmap.toDataURL(), ...image, preserveAspectRatio: "none", "image-rendering": "pixelated" }),
+    rows.map((row, index) => {
+      const y = top + (index + 0.5) * cellSize + 4.5;
+      return index % interval === 0 && s("text", { x: left - 7, y, "text-anchor": "end" }, row.label);
+    }),
+    columns.map((column, index) => {
+      const transform = `translate(${left + (index + 0.5) * cellSize + 3} ${top - 6}) rotate(${angle})`;
+      return index % interval === 0 && s("text", { transform }, column.label);
+    }),
+  );
+}
+
+/** @typedef {{ left: number, top: number }} Origin the upper left corner of the first cell */
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Origin} origin
+ * @param {MatrixView} view
+ * @param {number} cellSize
+ */
+function paintGrid(context, { left, top }, { rows, columns }, cellSize) {
+  context.strokeStyle = cssVariable("--grid");
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let row = 0; row <= rows.length; row++) {
+    context.moveTo(left, Math.round(top + row * cellSize) + 0.5);
+    context.lineTo(left + columns.length * cellSize, Math.round(top + row * cellSize) + 0.5);
+  }
+  for (let column = 0; column <= columns.length; column++) {
+    context.moveTo(Math.round(left + column * cellSize) + 0.5, top);
+    context.lineTo(Math.round(left + column * cellSize) + 0.5, top + rows.length * cellSize);
+  }
+  context.stroke();
+}
+
+/**
+ * Frame the pinned row or column, and the cursor.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Origin} origin
+ * @param {MatrixView} view
+ * @param {Viewport} viewport
+ */
+function paintFrames(context, { left, top }, view, { cellSize, cursor }) {
+  const [width, height] = [cellSize * view.columns.length, cellSize * view.rows.length];
+  context.strokeStyle = cssVariable("--warn");
+  context.lineWidth = 2;
+  if (view.pinnedRow >= 0) context.strokeRect(left, top + view.pinnedRow * cellSize, width, cellSize);
+  if (view.pinnedColumn >= 0) context.strokeRect(left + view.pinnedColumn * cellSize, top, cellSize, height);
+  if (cursor.row < 0) return;
+  context.strokeStyle = cssVariable("--ink");
+  context.strokeRect(left + cursor.column * cellSize, top + cursor.row * cellSize, cellSize, cellSize);
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} height
+ * @param {Origin} origin
+ * @param {MatrixView} view
+ * @param {Viewport} viewport
+ */
+function paintRowLabels(context, height, { top }, view, { cellSize, margin, cursor }) {
+  const paintLabel = labelPainter(context, cellSize, view.pinnedRow, cursor.row);
+  context.save();
+  context.beginPath();
+  context.rect(0, margin.top, margin.left, height - margin.top);
+  context.clip();
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  view.rows.forEach((row, index) => {
+    const y = top + (index + 0.5) * cellSize;
+    if (y < margin.top - cellSize || y > height + cellSize) return;
+    paintLabel(row, index, (text) => context.fillText(text, margin.left - 7, y));
+  });
+  context.restore();
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} width
+ * @param {Origin} origin
+ * @param {MatrixView} view
+ * @param {Viewport} viewport
+ */
+function paintColumnLabels(context, width, { left }, view, { cellSize, margin, cursor }) {
+  const paintLabel = labelPainter(context, cellSize, view.pinnedColumn, cursor.column);
+  context.save();
+  context.beginPath();
+  context.rect(margin.left - 8, 0, width - margin.left + 8, margin.top);
+  context.clip();
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  view.columns.forEach((column, index) => {
+    const x = left + (index + 0.5) * cellSize;
+    if (x < margin.left - cellSize || x > width + cellSize) return;
+    paintLabel(column, index, (text) => {
+      context.save();
+      context.translate(x, margin.top - 6);
+      context.rotate(COLUMN_LABEL_ANGLE);
+      context.fillText(text, 0, 0);
+      context.restore();
+    });
+  });
+  context.restore();
+}
+
+/**
+ * Paints the labels that there is room for, and always that of the pinned group and of the cursor.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} cellSize
+ * @param {number} pinned
+ * @param {number} cursor
+ * @returns {(group: TokenGroup, index: number, paint: (text: string) => void) => void}
+ */
+function labelPainter(context, cellSize, pinned, cursor) {
+  const interval = Math.max(1, Math.ceil(LABEL_SPACING / cellSize));
+  const [normal, special, highlighted, font] = ["--ink", "--ink-soft", "--warn", "--font"].map(cssVariable);
+  return (group, index, paint) => {
+    if (index % interval !== 0 && index !== pinned && index !== cursor) return;
+    context.fillStyle = index === pinned ? highlighted : group.special ? special : normal;
+    context.font = `${index === pinned || index === cursor ? "700 " : ""}13px ${font}`;
+    paint(fitLabel(context, group.label));
+  };
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ */
+function fitLabel(context, text) {
+  if (context.measureText(text).width <= MAX_LABEL_WIDTH) return text;
+  let end = text.length;
+  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > MAX_LABEL_WIDTH) end -= 1;
+  return `${text.slice(0, end)}…`;
+}
+
+/** @param {string} hex */
+function hexToPixel(hex) {
+  const [red, green, blue] = hexToRgb(hex);
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}

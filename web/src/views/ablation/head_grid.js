@@ -1,0 +1,139 @@
+/**
+ * All heads of a model as toggles: one row per layer, one column per head. Once a head's importance was measured, its
+ * toggle shows it as a number and a color.
+ */
+
+import { h, setChildren } from "../../page/dom.js";
+import { ATTENTION_NAMES, formatChange, headName } from "../../page/format.js";
+import { divergingColor, isLight, toCss } from "../shared/diverging_colors.js";
+import { heatmapLegend } from "../shared/heatmap.js";
+
+/** @import { AttentionType, HeadImportance, ModelSummary } from "../../contract.d.ts" */
+
+/** How much worse the model is without a head: the increase of the loss, or the decrease of BLEU. @param {HeadImportance} importance @param {{ change: number }} head */
+export function harm(importance, head) {
+  return importance.metric === "loss" ? head.change : -head.change;
+}
+
+export class HeadGrid {
+  /** @param {(key: string) => void} onToggle */
+  constructor(onToggle) {
+    this.onToggle = onToggle;
+    this.tables = h("div", { class: "head-tables" });
+    this.legend = h("div", { class: "head-legend" });
+    this.element = h("div", { class: "head-grid" }, this.tables, this.legend);
+    this.element.addEventListener("keydown", (event) => moveFocus(event));
+    /** @type {Map<string, HTMLButtonElement>} */
+    this.toggles = new Map();
+    this.builtFor = "";
+  }
+
+  /** @param {ModelSummary} model @param {string[]} ablated @param {HeadImportance | null} importance */
+  update(model, ablated, importance) {
+    const key = JSON.stringify(model.attention);
+    if (key !== this.builtFor) {
+      this.builtFor = key;
+      this.build(model);
+    }
+    const heads = importance?.heads ?? [];
+    const scores = new Map(heads.map((head) => [`${head.attention_type}.${head.layer}.${head.head}`, head]));
+    const limit = Math.max(1e-9, ...heads.map((head) => Math.abs(head.change)));
+    for (const [name, toggle] of this.toggles) {
+      const score = scores.get(name);
+      const isOn = !ablated.includes(name);
+      toggle.setAttribute("aria-checked", String(isOn));
+      const change = score && importance ? formatChange(score.change, importance.metric === "loss" ? 3 : 2) : "";
+      setChildren(
+        toggle,
+        h("span", { class: "toggle-state" }, isOn ? "on" : "off"),
+        change && h("span", { class: "toggle-importance" }, change),
+      );
+      const color = score && importance ? divergingColor(harm(importance, score), limit) : null;
+      toggle.classList.toggle("measured", color !== null);
+      toggle.style.backgroundColor = color ? toCss(color) : "";
+      toggle.style.color = color ? (isLight(color) ? "#111" : "#fff") : "";
+      const [type, layer, head] = name.split(".");
+      const result = change ? `, ${importance?.metric} changes by ${change} without it` : "";
+      toggle.setAttribute("aria-label", `${type}, ${headName(Number(layer), Number(head))}${result}`);
+      if (score) toggle.dataset.change = String(score.change);
+      else delete toggle.dataset.change;
+    }
+    setChildren(this.legend, importance && scores.size > 0 ? legend(importance, limit) : null);
+  }
+
+  /** @param {ModelSummary} model */
+  build(model) {
+    this.toggles.clear();
+    setChildren(
+      this.tables,
+      model.attention.map((spec) => this.table(spec.attention_type, spec.layers, spec.heads)),
+    );
+  }
+
+  /** @param {AttentionType} type @param {number} layers @param {number} heads */
+  table(type, layers, heads) {
+    const header = h(
+      "tr",
+      {},
+      h("td"),
+      Array.from({ length: heads }, (_, head) => h("th", { scope: "col" }, `head ${head + 1}`)),
+    );
+    const rows = Array.from({ length: layers }, (_, layer) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, `layer ${layer + 1}`),
+        Array.from({ length: heads }, (_each, head) =>
+          h("td", {}, this.toggle(`${type}.${layer}.${head}`, layer + head === 0)),
+        ),
+      ),
+    );
+    return h(
+      "div",
+      { class: "head-table" },
+      h("h3", {}, ATTENTION_NAMES[type]),
+      h("div", { class: "scrollable" }, h("table", {}, h("thead", {}, header), h("tbody", {}, rows))),
+    );
+  }
+
+  /** @param {string} key @param {boolean} isTabStop */
+  toggle(key, isTabStop) {
+    const attributes = { class: "head-toggle", "data-head": key, tabindex: isTabStop ? 0 : -1 };
+    const toggle = h("button", {
+      type: "button",
+      role: "switch",
+      ...attributes,
+      onclick: () => this.onToggle(key),
+    });
+    this.toggles.set(key, toggle);
+    return toggle;
+  }
+}
+
+/** Arrow keys move from toggle to toggle. @param {KeyboardEvent} event */
+function moveFocus(event) {
+  const cell = /** @type {Element} */ (event.target).closest("td");
+  const row = cell?.closest("tr");
+  const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+  if (!cell || !row || !move) return;
+  const rows = [...(row.parentElement?.children ?? [])];
+  const nextRow = rows[rows.indexOf(row) + move[0]];
+  const next = nextRow?.children[[...row.children].indexOf(cell) + move[1]]?.querySelector("button");
+  if (!next) return;
+  event.preventDefault();
+  cell.querySelector("button")?.setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
+}
+
+/** @param {HeadImportance} importance @param {number} limit */
+function legend(importance, limit) {
+  const effect = importance.metric === "loss" ? "the loss rises" : "BLEU falls";
+  return h(
+    "p",
+    { class: "note" },
+    "better without it ",
+    heatmapLegend(-limit, limit, limit),
+    ` important: without it ${effect}`,
+  );
+}

@@ -1,0 +1,69 @@
+/**
+ * The candidates of a step: the best continuations of all beams, best first, and what became of each.
+ */
+
+import { h } from "../../page/dom.js";
+import { formatFixed, formatPercent } from "../../page/format.js";
+import { tokenLabel } from "../../page/tokens.js";
+import { scrollable } from "../shared/section.js";
+import { STATE_SYMBOLS, describeState, displayState } from "./search_tree.js";
+
+/** @import { SearchTree } from "./search_tree.js" */
+
+/** The last characters of a long prefix that are shown. */
+const MAX_PREFIX_LENGTH = 40;
+
+/** @param {SearchTree} tree @param {number} step @param {number} selected @param {(id: number) => void} select */
+export function candidateTable(tree, step, selected, select) {
+  const header = ["prefix", "token", "probability", "log-probability", "total", "state"];
+  const rows = tree.candidates(step).map((node) => {
+    const state = displayState(node);
+    const attributes = {
+      type: "button",
+      class: "quiet",
+      "aria-pressed": String(node.id === selected),
+      onclick: () => select(node.id),
+    };
+    return h(
+      "tr",
+      { class: state, "data-candidate": node.id },
+      h("td", { class: "soft" }, lastCharacters(tree.text(node.parent) || tree.rootLabel)),
+      h("th", { scope: "row" }, stateSymbol(state), " ", h("button", attributes, tokenLabel(node.token))),
+      h("td", { class: "number" }, formatPercent(Math.exp(node.log_probability))),
+      h("td", { class: "number" }, formatFixed(node.log_probability)),
+      h("td", { class: "number" }, formatFixed(node.total_log_probability)),
+      h("td", {}, describeState(node)),
+    );
+  });
+  const head = h(
+    "thead",
+    {},
+    h(
+      "tr",
+      {},
+      header.map((text) => h("th", { scope: "col" }, text)),
+    ),
+  );
+  return scrollable("Candidates of this step", h("table", { class: "numbers" }, head, h("tbody", {}, rows)));
+}
+
+/** What the symbols mean. */
+export function nodeStateLegend() {
+  const names = { output: "part of the output", active: "active", finished: "finished", pruned: "pruned" };
+  const states = /** @type {(keyof typeof STATE_SYMBOLS)[]} */ (Object.keys(STATE_SYMBOLS));
+  return h(
+    "ul",
+    { class: "node-states", "aria-label": "Node states" },
+    states.map((state) => h("li", {}, stateSymbol(state), ` ${names[state]}`)),
+  );
+}
+
+/** @param {keyof typeof STATE_SYMBOLS} state */
+export function stateSymbol(state) {
+  return h("span", { class: `symbol ${state}`, "aria-hidden": "true" }, STATE_SYMBOLS[state]);
+}
+
+/** @param {string} text */
+function lastCharacters(text) {
+  return text.length > MAX_PREFIX_LENGTH ? `…${text.slice(-MAX_PREFIX_LENGTH)}` : text;
+}

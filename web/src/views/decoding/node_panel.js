@@ -1,0 +1,116 @@
+/**
+ * The selected node of the search tree, and what the model attends to after it.
+ */
+
+import { h, setChildren } from "../../page/dom.js";
+import { formatFixed, formatPercent } from "../../page/format.js";
+import { tokenLabel } from "../../page/tokens.js";
+import { radioRow } from "../shared/choices.js";
+import { LatestRequest } from "../shared/latest_request.js";
+import { showError, showLoading } from "../shared/placeholders.js";
+import { scrollable } from "../shared/section.js";
+import { attentionBars } from "./attention_bars.js";
+import { stateSymbol } from "./candidate_table.js";
+import { describeState, displayState } from "./search_tree.js";
+
+/** @import { BeamNode, NodeAttention, Token, ViewContext } from "../../contract.d.ts" */
+/** @import { SearchTree } from "./search_tree.js" */
+
+export class NodePanel {
+  /** @param {ViewContext} context @param {(id: number) => Promise<NodeAttention>} load @param {() => void} retry */
+  constructor(context, load, retry) {
+    this.context = context;
+    this.load = load;
+    this.retry = retry;
+    this.request = new LatestRequest();
+    /** @type {NodeAttention | null} */
+    this.shown = null;
+    /** The node that is shown or being loaded. */
+    this.requested = NaN;
+    this.layerRow = radioRow("Layer", (value) => context.store.set({ layer: Number(value) }));
+    this.title = h("p", { class: "node-title" });
+    this.bars = h("div");
+    this.element = h("div", {}, h("div", { class: "controls" }, this.layerRow.element), this.title, this.bars);
+  }
+
+  /** @param {SearchTree} tree @param {BeamNode | undefined} node @param {Token[]} source @param {number} layer */
+  show(tree, node, source, layer) {
+    if (!node) {
+      this.clear();
+      setChildren(this.title, "No node is selected in this step.");
+      return;
+    }
+    setChildren(
+      this.title,
+      stateSymbol(displayState(node)),
+      ` ${tree.text(node.parent)} `,
+      h("strong", {}, tokenLabel(node.token)),
+      ` · step ${node.step}, ${describeState(node)} · probability ${formatPercent(Math.exp(node.log_probability))} · `,
+      `total log-probability ${formatFixed(node.total_log_probability)}`,
+    );
+    this.requested = node.id;
+    if (this.shown?.node !== node.id) showLoading(this.bars, "Computing the attention …");
+    this.request.start(
+      this.load(node.id),
+      (attention) => this.draw(attention, source, layer),
+      (message) => {
+        this.shown = null;
+        showError(this.bars, `The attention of this node could not be loaded: ${message}`, this.retry);
+      },
+    );
+  }
+
+  /** What is shown, or null while it is loading. */
+  read() {
+    return this.shown?.node === this.requested ? this.shown : null;
+  }
+
+  clear() {
+    this.request.cancel();
+    this.requested = NaN;
+    this.shown = null;
+    setChildren(this.title);
+    setChildren(this.bars);
+  }
+
+  /** @param {NodeAttention} attention @param {Token[]} source @param {number} selectedLayer */
+  draw(attention, source, selectedLayer) {
+    this.shown = attention;
+    const layers = Math.max(attention.cross.length, attention.decoder.length);
+    const layer = Math.min(Math.max(0, selectedLayer), layers - 1);
+    const choices = Array.from({ length: layers }, (_, index) => ({ value: String(index), label: String(index + 1) }));
+    this.layerRow.update(choices, String(layer));
+    const next = attention.next_tokens
+      .slice(0, 5)
+      .map(({ token, probability }) => `${tokenLabel(token)} ${formatPercent(probability)}`);
+    setChildren(
+      this.bars,
+      this.attentionBars("cross", "Cross-attention, over the source", attention.cross[layer], source, layer),
+      this.attentionBars(
+        "decoder",
+        "Decoder self-attention, over the prefix",
+        attention.decoder[layer],
+        attention.prefix,
+        layer,
+      ),
+      layers === 0 ? h("p", { class: "note" }, "This model has no attention to show here.") : null,
+      next.length ? h("p", { class: "note" }, `The likeliest next tokens: ${next.join(", ")}.`) : null,
+    );
+  }
+
+  /**
+   * @param {string} type
+   * @param {string} title
+   * @param {number[][] | undefined} heads
+   * @param {Token[]} tokens
+   * @param {number} layer
+   */
+  attentionBars(type, title, heads, tokens, layer) {
+    if (!heads?.length) return [];
+    const maxWidth = Math.max(280, this.bars.clientWidth - 8);
+    const color = (/** @type {number} */ head) => this.context.color(layer, head);
+    const frame = scrollable(title, attentionBars(heads, tokens, { label: `${title}.`, color, maxWidth }));
+    frame.dataset.bars = type;
+    return [h("h3", {}, title), frame];
+  }
+}

@@ -1,0 +1,71 @@
+/**
+ * One decoding step: its input with attention, and the path from the hidden state to the token.
+ *
+ * Both were computed for the step's parent node, so that is the node to load.
+ */
+
+import { h, setChildren } from "../../page/dom.js";
+import { LatestRequest } from "../shared/latest_request.js";
+import { showError, showLoading } from "../shared/placeholders.js";
+import { averageHeads, nextTokenStages, tokenRow } from "./step_details.js";
+
+/** @import { BeamNode, NodeAttention, Token } from "../../contract.d.ts" */
+
+export class StepPanel {
+  /** @param {(id: number) => Promise<NodeAttention>} load @param {() => void} retry */
+  constructor(load, retry) {
+    this.load = load;
+    this.retry = retry;
+    this.request = new LatestRequest();
+    /** @type {NodeAttention | null} */
+    this.shown = null;
+    /** The node that is shown or being loaded. */
+    this.requested = NaN;
+    this.input = h("div");
+    this.output = h("div");
+  }
+
+  /** @param {BeamNode | undefined} chosen @param {Token[]} source */
+  show(chosen, source) {
+    if (!this.shown) {
+      showLoading(this.input, "Computing the input of this step …");
+      setChildren(this.output);
+    }
+    this.requested = chosen?.parent ?? -1;
+    this.request.start(
+      this.load(this.requested),
+      (parent) => this.draw(parent, chosen, source),
+      (message) => {
+        this.shown = null;
+        setChildren(this.output);
+        showError(this.input, `The input of this step could not be loaded: ${message}`, this.retry);
+      },
+    );
+  }
+
+  /** What is shown, or null while it is loading. */
+  read() {
+    return this.shown?.node === this.requested ? this.shown : null;
+  }
+
+  clear() {
+    this.request.cancel();
+    this.requested = NaN;
+    this.shown = null;
+  }
+
+  /** @param {NodeAttention} parent @param {BeamNode | undefined} chosen @param {Token[]} source */
+  draw(parent, chosen, source) {
+    this.shown = parent;
+    const hasSource = parent.cross.length > 0;
+    setChildren(
+      this.input,
+      hasSource
+        ? [h("h3", {}, "Source"), tokenRow(source, averageHeads(parent.cross), "The source, shaded by attention")]
+        : null,
+      h("h3", {}, hasSource ? "Target so far" : "Text so far"),
+      tokenRow(parent.prefix, averageHeads(parent.decoder), "The generated tokens, shaded by attention"),
+    );
+    setChildren(this.output, nextTokenStages(parent, chosen));
+  }
+}

@@ -1,0 +1,66 @@
+/**
+ * Notes on how the displayed attention was aggregated, and the attention as a table.
+ */
+
+/** @import { AttentionType, State, Trace } from "../../contract" */
+/** @import { Selection } from "./selection.js" */
+
+import { formatPercent } from "../../page/format.js";
+
+/**
+ * @param {State} state
+ * @param {Trace} trace
+ * @param {Selection} selection
+ */
+export function attentionNotes(state, trace, selection) {
+  const notes = [];
+  const hasSubwords = [...trace.source, ...trace.target].some(
+    (token, index, all) => index > 0 && token.word >= 0 && token.word === all[index - 1].word,
+  );
+  if (selection.pooled > 1) {
+    notes.push(
+      `Max-pooled because the text is long: each row and column stands for ${selection.pooled} tokens, and a cell shows the largest weight among them. Subwords are not merged.`,
+    );
+  } else if (state.merge_subwords) {
+    notes.push(
+      `Subwords are merged: weights are summed over the subwords of a key and averaged over those of a query.${hasSubwords ? "" : " In this text every word is a single token."}`,
+    );
+  }
+  if (!state.show_special && selection.pooled === 1) {
+    const { values, rows } = selection.main.matrix;
+    const visible = rows === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / rows;
+    notes.push(
+      `Special tokens are hidden, but weights are not renormalized: what is visible of a row adds up to ${formatPercent(visible)} on average.`,
+    );
+  }
+  if (state.average_heads)
+    notes.push(`This is the mean over all heads of layer ${state.layer + 1}; single heads may look very different.`);
+  return notes;
+}
+
+/**
+ * @param {Selection | null} selection
+ * @param {AttentionType} type
+ * @returns {(string | number)[][]}
+ */
+export function attentionTable(selection, type) {
+  const header = ["attention", "layer", "head", "query", "query text", "key", "key text", "weight"];
+  if (selection === null) return [header];
+  const { main, overlaid } = selection;
+  const isOverlaid = overlaid.some(({ layer, head }) => layer === main.layer && head === main.head);
+  const rows = (isOverlaid ? overlaid : [main, ...overlaid]).flatMap(({ layer, head, matrix }) =>
+    selection.rows.flatMap((row, rowIndex) =>
+      selection.columns.map((column, columnIndex) => [
+        type,
+        layer + 1,
+        head === "mean" ? "mean" : head + 1,
+        row.tokens[0],
+        row.label,
+        column.tokens[0],
+        column.label,
+        Number(matrix.values[rowIndex * matrix.columns + columnIndex].toPrecision(6)),
+      ]),
+    ),
+  );
+  return [header, ...rows];
+}

@@ -1,0 +1,176 @@
+/**
+ * The playground: run a model on an input, follow it as it generates, and see the probability of each token.
+ */
+
+/** @import { ModelSummary, Trace, View } from "../contract" */
+
+import { h, setChildren } from "../page/dom.js";
+import { domToSvg } from "../page/dom_to_svg.js";
+import { explanation } from "../page/explanation.js";
+import { formatCount, formatPercent } from "../page/format.js";
+import { tokenLabel } from "../page/tokens.js";
+import { inputForm } from "./playground/input_form.js";
+import { outputTokens, partialOutput, predictionBars, tokenRow } from "./playground/output.js";
+import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
+
+/** What the models of each task do; a task that is not listed has a generic text. @type {Record<string, string>} */
+const TASK_DESCRIPTIONS = {
+  translation: "The model reads your sentence and generates a translation, one token at a time.",
+  "language-modeling": "The model reads a prompt and continues it, one token at a time.",
+  parsing: "The model reads a sentence and generates its parse tree, one symbol at a time.",
+  "image-classification": "The model splits an image into patches, attends to all of them, and predicts the image’s class.",
+  "masked-lm": "The model reads a text and predicts the tokens at its masks.",
+  "text-classification": "The model reads a text and predicts its label.",
+  "token-classification": "The model reads a sentence and predicts a tag for each word.",
+};
+
+/** @type {View} */
+export const view = {
+  name: "playground",
+  title: "Try it",
+  fits: () => true,
+  mount(element, context) {
+    const introduction = h("div", {});
+    const form = inputForm(context);
+    const output = h("section", { class: "panel output-panel", "aria-label": "Output" });
+    element.append(introduction, form.element, output);
+    /** @type {Trace | null} */
+    let shown = null;
+    let drawnTheme = "";
+    let task = "";
+
+    /** @param {Trace | null} trace */
+    function draw(trace) {
+      const running = context.running();
+      if (running !== null) {
+        shown = null;
+        setChildren(output, h("h2", {}, "Running …"), partialOutput(running));
+      } else if (trace === null) {
+        shown = null;
+        setChildren(output, h("p", { class: "note" }, "The output will appear here."));
+      } else if (trace !== shown || drawnTheme !== document.documentElement.dataset.theme) {
+        shown = trace;
+        setChildren(output, ...describeOutput(trace), trace.model.attention.length > 0 && attentionLink());
+      }
+      drawnTheme = document.documentElement.dataset.theme ?? "";
+    }
+    const attentionLink = () =>
+      h(
+        "p",
+        { "data-no-export": true },
+        h("button", { type: "button", onclick: () => context.store.set({ view: "heads" }) }, "See the attention →"),
+      );
+    const unsubscribe = context.onRunning(() => draw(context.trace()));
+
+    return {
+      update(state, trace) {
+        const model = context.model() ?? trace?.model ?? null;
+        if (model !== null && model.task !== task) {
+          task = model.task;
+          setChildren(introduction, explain(model));
+        }
+        form.update(state, model);
+        draw(trace);
+      },
+      destroy() {
+        unsubscribe();
+        form.destroy();
+      },
+      exports: {
+        svg: () => domToSvg(output),
+        csv: () => ({ name: "regard-output", rows: table(context.trace()) }),
+      },
+      read: () => ({
+        output: output.querySelector(".output")?.textContent ?? "",
+        tokens: [...output.querySelectorAll(".token[data-position]")].map((chip) => ({
+          position: Number(/** @type {HTMLElement} */ (chip).dataset.position),
+          text: chip.querySelector(".token-text")?.textContent ?? "",
+          probability: Number(/** @type {HTMLElement} */ (chip).dataset.probability),
+        })),
+        labels: [...output.querySelectorAll("tr[data-label]")].map((row) => ({
+          label: /** @type {HTMLElement} */ (row).dataset.label,
+          probability: Number(/** @type {HTMLElement} */ (row).dataset.probability),
+        })),
+      }),
+    };
+  },
+};
+
+/** @param {ModelSummary} model */
+function explain(model) {
+  const description = TASK_DESCRIPTIONS[model.task] ?? "The model reads your input and computes an output.";
+  const probabilities = model.generates
+    ? "Each token is shown with its probability; point at a token to see the alternatives."
+    : "Each prediction is shown with its probability.";
+  return explanation(
+    "playground",
+    "Run the model",
+    `${description} ${probabilities}`,
+    "All numbers come from the running model. The other views show how it computed this output; start with “Attention heads”.",
+  );
+}
+
+/** @param {Trace} trace */
+function describeOutput(trace) {
+  const tree = trace.model.task === "parsing" ? parseBrackets(trace.output) : null;
+  /** @type {HTMLElement[]} */
+  const parts = [h("h2", {}, "Output")];
+  if (trace.grid !== undefined)
+    parts.push(h("img", { class: "input-image", src: trace.grid.image, alt: "The input image" }));
+  if (trace.output !== "") parts.push(h("p", { class: "output" }, trace.output));
+  if (tree !== null)
+    parts.push(
+      h("div", { class: "parse-tree", tabindex: 0, role: "group", "aria-label": "Parse tree" }, drawParseTree(tree)),
+    );
+  if (trace.predictions.length > 0) parts.push(h("div", { class: "predictions" }, predictionBars(trace.predictions)));
+  if (trace.generated.length > 0) {
+    const probability = formatPercent(Math.exp(trace.log_probability));
+    parts.push(
+      h("h3", {}, "Token by token"),
+      tokenRow(trace),
+      probabilityLegend(),
+      h(
+        "p",
+        { class: "note", "data-role": "run-summary" },
+        `${formatCount(trace.generated.length)} tokens in ${trace.seconds.toFixed(2)} s. `,
+        `The output has probability ${probability} (log-probability ${trace.log_probability.toFixed(2)}).`,
+      ),
+    );
+  }
+  return parts;
+}
+
+function probabilityLegend() {
+  const steps = [0, 0.25, 0.5, 0.75, 1].map((probability) => {
+    const step = h("span", { class: "legend-step" }, formatPercent(probability));
+    step.style.setProperty("--probability", String(probability));
+    return step;
+  });
+  return h("div", { class: "probability-legend" }, h("span", { class: "note" }, "Probability:"), steps);
+}
+
+/**
+ * @param {Trace | null} trace
+ * @returns {(string | number)[][]}
+ */
+function table(trace) {
+  if (trace === null) return [];
+  const tokens = outputTokens(trace).flatMap(({ token, generated, position }) =>
+    generated === null
+      ? []
+      : [
+          [position, "generated", tokenLabel(token), token.id, generated.probability],
+          ...generated.alternatives.map((alternative) => [
+            position,
+            "alternative",
+            tokenLabel(alternative.token),
+            alternative.token.id,
+            alternative.probability,
+          ]),
+        ],
+  );
+  const predictions = trace.predictions.flatMap(({ item, choices }) =>
+    choices.map((choice) => ["", `label of ${item}`, choice.label, "", choice.probability]),
+  );
+  return [["position", "kind", "text", "token id", "probability"], ...tokens, ...predictions];
+}

@@ -1,0 +1,161 @@
+/**
+ * A model's output: generated tokens with their probabilities and alternatives, and predicted labels.
+ */
+
+/** @import { GeneratedToken, Running, Token, Trace } from "../../contract" */
+
+import { h } from "../../page/dom.js";
+import { formatPercent } from "../../page/format.js";
+import { tokenLabel } from "../../page/tokens.js";
+import { addTooltip } from "../../page/tooltip.js";
+
+/**
+ * The target tokens; those of the prompt have no probability.
+ * @param {Trace} trace
+ * @returns {{ token: Token, generated: GeneratedToken | null, position: number }[]}
+ */
+export function outputTokens(trace) {
+  const promptLength = trace.target.length - trace.generated.length;
+  return trace.target.map((token, position) => ({
+    token,
+    position,
+    generated: trace.generated[position - promptLength] ?? null,
+  }));
+}
+
+/** @param {Trace} trace */
+export function tokenRow(trace) {
+  const shown = outputTokens(trace).filter(({ generated, token }) => generated !== null || !token.special);
+  const row = h("div", { class: "tokens", role: "group", "aria-label": "The output, token by token" });
+  shown.forEach(({ token, generated, position }) => {
+    row.append(generated === null ? promptChip(token) : generatedChip(tokenLabel(token), generated, position));
+  });
+  row.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step === undefined) return;
+    const chips = /** @type {HTMLElement[]} */ ([...row.querySelectorAll("button")]);
+    const next = chips[chips.indexOf(/** @type {HTMLElement} */ (document.activeElement)) + step];
+    if (next === undefined) return;
+    event.preventDefault();
+    for (const chip of chips) chip.tabIndex = chip === next ? 0 : -1;
+    next.focus();
+  });
+  row.querySelectorAll("button").forEach((chip, index) => (chip.tabIndex = index === 0 ? 0 : -1));
+  return row;
+}
+
+/**
+ * The output of a run in progress.
+ * @param {Running} running
+ */
+export function partialOutput(running) {
+  const last = running.tokens.at(-1);
+  return h(
+    "div",
+    { class: "partial-output" },
+    h("p", { class: "output" }, last?.text ?? "", h("span", { class: "cursor", "aria-hidden": "true" })),
+    h(
+      "p",
+      { class: "note" },
+      last === undefined
+        ? "Encoding the input …"
+        : `Step ${last.step}: the newest token is “${last.token}”, ${formatPercent(last.probability)}.`,
+    ),
+  );
+}
+
+/**
+ * The likeliest labels of each item as bars.
+ * @param {Trace["predictions"]} predictions
+ */
+export function predictionBars(predictions) {
+  return predictions.map(({ item, choices }) =>
+    h(
+      "section",
+      { class: "bars" },
+      item === "" ? null : h("h3", {}, item),
+      h(
+        "table",
+        {},
+        h("caption", { class: "visually-hidden" }, "Labels and their probabilities"),
+        h(
+          "tbody",
+          {},
+          choices.map(({ label, probability }) => probabilityBar(label, probability)),
+        ),
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {string} label
+ * @param {number} probability
+ * @param {boolean} [isChosen]
+ */
+function probabilityBar(label, probability, isChosen = false) {
+  const bar = h("span", { class: "bar" });
+  bar.style.width = `${Math.max(0.5, 100 * probability)}%`;
+  return h(
+    "tr",
+    { class: isChosen ? "chosen" : null, "data-label": label, "data-probability": probability },
+    h("th", { scope: "row" }, label),
+    h("td", { class: "probability" }, formatPercent(probability)),
+    h("td", { class: "track" }, bar),
+  );
+}
+
+/** @param {Token} token */
+function promptChip(token) {
+  return h(
+    "span",
+    { class: "token prompt" },
+    h("span", { class: "token-text" }, tokenLabel(token)),
+    h("span", { class: "probability" }, "prompt"),
+  );
+}
+
+/**
+ * @param {string} text
+ * @param {GeneratedToken} generated
+ * @param {number} position
+ */
+function generatedChip(text, generated, position) {
+  const { probability } = generated;
+  const chip = h(
+    "button",
+    {
+      type: "button",
+      class: generated.token.special ? "token special" : "token",
+      "data-position": position,
+      "data-probability": probability,
+    },
+    h("span", { class: "token-text" }, text),
+    " ",
+    h("span", { class: "probability" }, formatPercent(probability)),
+  );
+  chip.style.setProperty("--probability", probability.toFixed(4));
+  addTooltip(chip, () => alternatives(generated));
+  return chip;
+}
+
+/** @param {GeneratedToken} generated */
+function alternatives(generated) {
+  const chosen = generated.token.id;
+  const isListed = generated.alternatives.some(({ token }) => token.id === chosen);
+  const all = isListed
+    ? generated.alternatives
+    : [{ token: generated.token, probability: generated.probability }, ...generated.alternatives];
+  return [
+    h("p", { class: "note" }, "The likeliest tokens here:"),
+    h(
+      "table",
+      { class: "bars" },
+      h(
+        "tbody",
+        {},
+        all.map(({ token, probability }) => probabilityBar(tokenLabel(token), probability, token.id === chosen)),
+      ),
+    ),
+  ];
+}

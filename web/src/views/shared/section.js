@@ -1,0 +1,21 @@
+/**
+ * A section of a view: a title, a short description, and its content.
+ */
+
+import { h } from "../../page/dom.js";
+
+/** @import { Child } from "../../page/dom.js" */
+
+/** @param {string} title @param {string} description @param {(Child | Child[])[]} children */
+export function section(title, description, ...children) {
+  return h("section", { class: "section" }, h("h2", {}, title), h("p", { class: "note" }, description), ...children);
+}
+
+/**
+ * A container for content that may be wider than the screen: it scrolls by itself, also by keyboard.
+ * @param {string} label
+ * @param {(Child | Child[])[]} children
+ */
+export function scrollable(label, ...children) {
+  return h("div", { class: "scrollable", tabindex: 0, role: "region", "aria-label": label }, ...children);
+}
