@@ -97,9 +97,7 @@ class CheckpointManager:
         if checkpoint.ema:
             groups["ema"] = checkpoint.ema
         if self._process_group.is_rank0:
-            remove_unfinished(
-                self.folder
-            )  # only by the run's one writer: a reader must not touch what is being written
+            remove_unfinished(self.folder)  # only the run's one writer does: a reader must not touch unfinished files
             with new_folder(path, replace=True) as unfinished:
                 state = {
                     "format": 1 if self._sharding is None else FORMAT,
