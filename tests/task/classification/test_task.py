@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import random
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from regard.task.masked_lm.pipeline import FillMask
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from regard.train.distributed.process_group import SINGLE_PROCESS
-from regard.train.runtime import StoppedError
 from tests.task.encoders import MODEL, evaluate_once, save_random_encoder, tokenizer, write_recipe
 from tests.task.small import RecordingCallback, quick_runs
 
@@ -171,22 +168,6 @@ def _flat(values: Any) -> list[Any]:
     if isinstance(values, list | tuple):
         return [one for value in values for one in _flat(value)]
     return [values]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resumed_equals_uninterrupted(kind: str, tmp_path: Path) -> None:
-    class Stopping(RecordingCallback):
-        def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
-            if step == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    recipe = read_recipe(recipe_file(tmp_path, kind))
-    train(recipe, tmp_path / "straight")
-    with pytest.raises(StoppedError):
-        train(recipe, tmp_path / "run", callback=Stopping())
-    train(recipe, tmp_path / "run", resume=True)
-    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("straight", "run"))
-    assert one == other
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,8 +2,7 @@
 
 import json
 import os
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from regard.train.distributed.process_group import SINGLE_PROCESS
 from regard.train.loss import Loss
-from regard.train.runtime import StoppedError
 from regard.train.step import TrainStep, forward_in_precision
 from tests.task.small import RecordingCallback, quick_runs
 from tests.task.small_images import CLASSES, no_host_sync, small_images, write_arrays, write_recipe
@@ -55,10 +53,6 @@ def opened(path: Path, *changes: str) -> ImageClassificationTask:
     recipe = read_recipe(path, changes)
     assert isinstance(recipe, ImageClassificationRecipe)
     return ImageClassificationTask.prepare(recipe, Path(), lambda message: None, SINGLE_PROCESS)
-
-
-def weights(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
 
 
 # A run
@@ -94,23 +88,6 @@ def test_metrics_have_validation_loss_and_accuracy(trained: Path) -> None:
 def test_finished_run_is_scored_again(trained: Path) -> None:
     again = train(read_recipe(trained), trained, resume=True)
     assert again.scores["test"].rounded() == read_metadata(trained)["origin"]["scores"]["test"]
-
-
-@pytest.mark.parametrize(
-    "changes", [[], [*STRONG, "train.ema_decay=0.9", "train.final_weights=ema", "model.registers=1"]]
-)
-def test_resumed_equals_uninterrupted(changes: list[str], tmp_path: Path) -> None:
-    class Stopping(RecordingCallback):
-        def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
-            if step == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    recipe = read_recipe(write_recipe(tmp_path), ["model.dropout=0.1", "train.batch_tokens=96", *changes])
-    train(recipe, tmp_path / "straight")
-    with pytest.raises(StoppedError):
-        train(recipe, tmp_path / "run", callback=Stopping())
-    train(recipe, tmp_path / "run", resume=True)
-    assert weights(tmp_path / "run") == weights(tmp_path / "straight")
 
 
 def test_training_on_a_folder(tmp_path: Path) -> None:

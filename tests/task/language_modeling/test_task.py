@@ -3,8 +3,7 @@
 import json
 import math
 import os
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from regard.task.language_modeling.task import LanguageModelingTask
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from regard.train.distributed.process_group import SINGLE_PROCESS
-from regard.train.runtime import StoppedError
 from tests.task.small import RecordingCallback, quick_runs, sentences
 
 
@@ -70,10 +68,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def weights(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
 def opened(path: Path, folder: Path) -> LanguageModelingTask:
     recipe = read_recipe(path)
     assert isinstance(recipe, LanguageModelingRecipe)
@@ -111,21 +105,6 @@ def test_load_opens_a_text_generator_that_generates(trained: Path) -> None:
     model = regard.load(trained)
     assert isinstance(model, TextGenerator)
     assert model.generate("red", max_new_tokens=5)
-
-
-@pytest.mark.parametrize("rows", ["contiguous", "random", "packed"])
-def test_resumed_run_equals_uninterrupted(rows: str, tmp_path: Path) -> None:
-    class Stopping(RecordingCallback):
-        def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
-            if step == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    recipe = read_recipe(recipe_file(tmp_path, TEXT), [f"data.packing={rows}", "data.train.0.unit=line"])
-    train(recipe, tmp_path / "straight")
-    with pytest.raises(StoppedError):
-        train(recipe, tmp_path / "run", callback=Stopping())
-    train(recipe, tmp_path / "run", resume=True)
-    assert weights(tmp_path / "run") == weights(tmp_path / "straight")
 
 
 def test_packed_documents_are_independent(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 import json
 import os
 import random
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from regard.train.distributed.process_group import SINGLE_PROCESS
 from regard.train.loss import cross_entropy
-from regard.train.runtime import StoppedError
 from tests.task.encoders import evaluate_once, write_recipe
 from tests.task.small import RecordingCallback, quick_runs, sentences
 
@@ -71,10 +69,6 @@ def opened(path: Path, folder: Path, *changes: str) -> MaskedLMTask:
     assert isinstance(recipe, MaskedLMRecipe)
     folder.mkdir(exist_ok=True)
     return MaskedLMTask.prepare(recipe, folder, lambda message: None, SINGLE_PROCESS)
-
-
-def weights(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
 
 
 def test_counting_task_is_learned(trained: Path) -> None:
@@ -168,21 +162,6 @@ def test_packed_documents_are_independent(tmp_path: Path) -> None:
                 assert (int(row[here][0]), int(row[here][-1])) == (tokens.cls, tokens.sep)
                 total += float(cross_entropy(model(row[here][None]), target[here][None]).nll)
     assert float(packed.nll) == pytest.approx(total)
-
-
-@pytest.mark.parametrize("packing", ["contiguous", "random", "packed"])
-def test_resumed_equals_uninterrupted(packing: str, tmp_path: Path) -> None:
-    class Stopping(RecordingCallback):
-        def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
-            if step == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    recipe = read_recipe(recipe_file(tmp_path), [f"data.packing={packing}", "data.train.0.unit=line"])
-    train(recipe, tmp_path / "straight")
-    with pytest.raises(StoppedError):
-        train(recipe, tmp_path / "run", callback=Stopping())
-    train(recipe, tmp_path / "run", resume=True)
-    assert weights(tmp_path / "run") == weights(tmp_path / "straight")
 
 
 def test_validation_masks_are_fixed_and_training_masks_vary(tmp_path: Path) -> None:

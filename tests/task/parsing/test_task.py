@@ -1,10 +1,8 @@
 """The parsing task: a trained parser outputs one well-formed tree over exactly the input's words."""
 
 import json
-import os
 import random
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from regard.score import score_brackets
 from regard.task.parsing.pipeline import Parser
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
-from regard.train.runtime import StoppedError
 from tests.task.small import RecordingCallback, command, quick_runs
 
 NOUNS = ("cat", "dog", "mouse", "man")
@@ -113,21 +110,6 @@ def test_every_input_gives_one_tree_over_its_words(sane: bool, beam_size: int, t
     for words, parsed in zip(sentences, parser.parse_words(sentences, parser.search(beam_size)), strict=True):
         again = Tree.parse(str(parsed.tree))
         assert list(again.words()) == [word.replace("(", "-LRB-").replace(")", "-RRB-") for word in words]
-
-
-def test_resumed_run_equals_uninterrupted(tmp_path: Path) -> None:
-    class Stopping(RecordingCallback):
-        def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    recipe = read_recipe(recipe_file(tmp_path))
-    train(recipe, tmp_path / "straight")
-    with pytest.raises(StoppedError):
-        train(recipe, tmp_path / "run", callback=Stopping())
-    train(recipe, tmp_path / "run", resume=True)
-    runs = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "straight")]
-    assert runs[0] == runs[1]
 
 
 def test_trees_without_tags_from_several_sources(tmp_path: Path) -> None:
