@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from regard.look.models.traced_model import TracedModel
 from regard.serve.app import AppState, create_app
+from regard.serve.hosting import PageServer
 from regard.serve.page import StaticPage
 from regard.serve.trace_store import TraceStore
 from tests.look.support import request, task_models
@@ -67,7 +68,7 @@ class serving:  # noqa: N801
         config = uvicorn.Config(
             create_app(state), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1
         )
-        self.server = uvicorn.Server(config)
+        self.server = PageServer(config, state)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
 
     def __enter__(self) -> ServerUrl:

@@ -69,7 +69,8 @@ export interface AblatedHead {
 /**
  * `POST api/models/{id}/traces`: run a model and record a trace. The response is a stream of JSON lines, each a `RunEvent`.
  * It starts with status 200 as soon as the run is accepted. A run that fails later ends with the event "failed", whose
- * `status` is the one that the response would have had: 400 if the model refuses the input, 500 for an internal error.
+ * `status` is the one that the response would have had: 400 if the model refuses the input, 413 if there is not enough
+ * memory, 503 if the run was stopped, 500 for an internal error.
  */
 export interface RunRequest {
   text: string;

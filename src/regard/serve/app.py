@@ -52,6 +52,12 @@ class AppState:
         self.workers = {model_id: Worker("this model") for model_id in self.traced_models}
         self.converter = Worker("large responses", threads=CONVERTER_THREADS, max_waiting=MAX_WAITING_CONVERSIONS)
 
+    def close(self) -> None:
+        """Stop what is being computed, and what waits for it."""
+        self.jobs.stop_all()
+        for worker in (*self.workers.values(), self.converter):
+            worker.close()
+
     def traced_model(self, model_id: str) -> TracedModel:
         if model_id not in self.traced_models:
             names = ", ".join(self.traced_models) or "none"
@@ -139,7 +145,7 @@ def _add_trace_routes(app: FastAPI, state: AppState) -> None:
         worker = state.converter if trace.traced_model is None else state.worker(trace)
         left = threading.Event()
         try:
-            content = await compute(request, worker, lambda: trace.html(left.is_set))
+            content = await compute(request, worker, lambda: trace.html(lambda: left.is_set() or worker.closed))
         finally:
             left.set()
         headers = {"content-disposition": 'attachment; filename="look.html"'}

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from regard.errors import UserError
+from regard.look.analysis.search_recorder import StoppedError
 from regard.look.runs import RunNotFoundError
 from regard.serve.jobs import BusyError
 from regard.serve.trace_store import EvictedError, NotFoundError
@@ -21,6 +22,7 @@ _STATUS: dict[type[Exception], int] = {
     EvictedError: 410,
     BusyError: 409,
     OverloadedError: 503,
+    StoppedError: 503,
     UserError: 400,
 }
 _HTTP_MESSAGES = {404: "There is nothing at this address.", 405: "This address does not take that kind of request."}
@@ -37,6 +39,8 @@ def error_message(error: Exception) -> str:
     """An error as one sentence."""
     if _is_out_of_memory(error):
         return "There is not enough memory for this; use a shorter text or a smaller beam."
+    if isinstance(error, StoppedError):
+        return "The run was stopped."
     message = str(error)
     if not isinstance(error, UserError):
         message = f"Internal error ({type(error).__name__}: {' '.join(message.split())})."
@@ -49,6 +53,7 @@ def handle_errors(app: FastAPI) -> None:
     """Respond to every error with an `ErrorResponse`."""
 
     @app.exception_handler(UserError)
+    @app.exception_handler(StoppedError)
     @app.exception_handler(MemoryError)
     @app.exception_handler(torch.OutOfMemoryError)
     @app.exception_handler(Exception)

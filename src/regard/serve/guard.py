@@ -6,6 +6,7 @@ the browser sends one, must be the page itself. Request bodies are limited in si
 to load or run anything from other sites.
 """
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class LocalOnlyMiddleware:
             return
         limited = _LimitedBody(receive, _with_headers(send), max_body, self.memory)
         try:
-            with suppress(_RefusedError):
+            with suppress(_RefusedError, asyncio.CancelledError):  # the server cancels requests when it shuts down
                 await self.app(scope, limited.receive, limited.send)
             if limited.refusal is not None:
                 await _respond(scope, receive, _with_headers(send), *limited.refusal)

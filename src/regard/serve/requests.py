@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from regard.look.schema import Message
-from regard.serve.worker import Worker
+from regard.serve.worker import OverloadedError, Worker
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -42,6 +42,8 @@ async def compute(request: Request, worker: Worker, function: Callable[[], T]) -
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
             raise ClientDisconnect
+        if result.cancelled():
+            raise OverloadedError("The server is shutting down; start it again.")
         return result.result()
     finally:
         result.cancel()

@@ -12,8 +12,6 @@ from contextlib import suppress
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from regard.errors import UserError
-from regard.look.analysis.search_recorder import StoppedError
 from regard.look.schema import DoneEvent, FailedEvent, RunEvent, TokenEvent
 from regard.serve.errors import error_message, error_status
 from regard.serve.worker import Worker
@@ -29,11 +27,12 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, worker: Worker, record: TraceFn) -> None:
-        self._record = record
+        self._record, self._worker = record, worker
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
         self._stopped = threading.Event()
         self._future = worker.submit(self._run)
+        self._future.add_done_callback(lambda _: self._send(None))
         super().__init__(self._lines(), media_type="application/x-ndjson")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,11 +52,12 @@ class EventStream(StreamingResponse):
 
     def _run(self) -> None:
         try:
-            self._send(DoneEvent(trace=self._record(self._send, self._stopped.is_set)))
+            self._send(DoneEvent(trace=self._record(self._send, self._should_stop)))
         except Exception as error:  # the response has started, so an event is the only way to report it
-            reported = UserError("The run was stopped.") if isinstance(error, StoppedError) else error
-            self._send(FailedEvent(error=error_message(reported), status=error_status(reported)))
-        self._send(None)
+            self._send(FailedEvent(error=error_message(error), status=error_status(error)))
+
+    def _should_stop(self) -> bool:
+        return self._stopped.is_set() or self._worker.closed
 
     def _send(self, event: RunEvent | None) -> None:
         with suppress(RuntimeError):  # the server has ended

@@ -37,6 +37,7 @@ class Worker:
         self._waiting: deque[_Task[Any]] = deque()
         self._unfinished = 0
         self._running = 0
+        self.closed = False
         self._lock = threading.Lock()
 
     @property
@@ -62,6 +63,14 @@ class Worker:
         with self._lock:
             future = self._add(function)
         return future.result()
+
+    def close(self) -> None:
+        """Cancel what is waiting. What is running is asked to stop where it checks `closed`."""
+        self.closed = True
+        with self._lock:
+            waiting = list(self._waiting)
+        for task in waiting:
+            task.future.cancel()
 
     def _add(self, function: Callable[[], T]) -> Future[T]:
         task = _Task(function)
