@@ -3,7 +3,6 @@
 Every test has its own page. It fails on an uncaught exception, an error in the console, or a request to any other site.
 """
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,23 +14,17 @@ import pytest
 pytest.importorskip("playwright", reason="The tests of the page need playwright: pip install 'regard[dev]'.")
 pytest.importorskip("uvicorn", reason="The tests of the page need the extra serve: pip install 'regard[serve]'.")
 
-import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 from scripts.chromium import FLAGS, find_chromium
 
 from regard.look.models.auto import load_traced_model
 from regard.look.models.traced_model import TracedModel
-from regard.serve.app import AppState, create_app
+from regard.serve.app import AppState
 from regard.task.translation.pipeline import Translator
 from tests.page import reference
 from tests.page.forced_pass import ForcedPass, forced_pass
 from tests.page.reference import SENTENCE
-
-
-class ServerUrl(str):
-    """The URL of a server, with its state."""
-
-    state: AppState
+from tests.serve.support import ServerUrl, serving
 
 
 @pytest.fixture(scope="session")
@@ -112,33 +105,6 @@ class fresh_page:  # noqa: N801  used as a context manager
         assert [error for error in self.errors if not any(part in error for part in expected)] == []
         allowed = (self.allowed, "data:", "blob:", "about:")
         assert [url for url in self.requests if not url.startswith(allowed)] == []
-
-
-class serving:  # noqa: N801
-    """A server in a background thread; by default on a free port."""
-
-    def __init__(self, state: AppState, port: int = 0) -> None:
-        self.state = state
-        config = uvicorn.Config(
-            create_app(state), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1
-        )
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-
-    def __enter__(self) -> ServerUrl:
-        self.thread.start()
-        deadline = time.monotonic() + 20
-        while not self.server.started:
-            assert time.monotonic() < deadline, "The server did not start."
-            time.sleep(0.01)
-        port = self.server.servers[0].sockets[0].getsockname()[1]
-        url = ServerUrl(f"http://127.0.0.1:{port}/")
-        url.state = self.state
-        return url
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self.thread.join(10)
 
 
 def open_view(page: Page, name: str, **state: Any) -> Any:

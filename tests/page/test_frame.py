@@ -1,10 +1,11 @@
 """The frame of the page: state in the URL, keyboard access, and recovery from errors."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from regard.look.models.traced_model import TracedModel
 from regard.look.schema import RunRequest
@@ -109,6 +110,27 @@ def test_page_survives_a_server_restart(browser: Browser, traced_model: TracedMo
             page.click("nav.views a[data-name=heads]")
             page.click("button.select-head[data-layer='2'][data-head='2']")
             assert read(page, "heads")["layer"] == 2
+
+
+def test_busy_server_is_said_and_tried_again(page: Page) -> None:
+    open_view(page, "playground")
+    page.expected.append("503")  # type: ignore[attr-defined]
+    refusals: list[str] = []
+
+    def refuse_once(route: Route) -> None:
+        refusals.append(route.request.url)
+        body = json.dumps({"detail": "The server is busy: try again in 1 seconds."})
+        route.fulfill(status=503, headers={"retry-after": "1", "content-type": "application/json"}, body=body)
+
+    page.route("**/api/models/*/traces", refuse_once, times=1)
+    page.fill("textarea", "Thank you.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(
+        ".notes:has-text('The server is busy: try again in 1 seconds. This page does so by itself.')"
+    )
+    page.wait_for_selector(".trace-summary .input-text:has-text('Thank you.')")
+    assert len(refusals) == 1
+    assert page.locator(".error").count() == 0
 
 
 def test_trace_is_saved_and_opened(page: Page, tmp_path: Path) -> None:

@@ -141,6 +141,16 @@ def test_log_scale_falls_back_to_linear_at_zero(view: Page, runs_folder: Path) -
     assert view.locator("[data-chart=Loss]").get_by_text("linear, because it includes zero").count() == 0
 
 
+def test_damaged_run_is_listed_with_its_problem(view: Page, runs_folder: Path) -> None:
+    write_run(runs_folder / "damaged", log_lines(100, 0.01))
+    (runs_folder / "damaged" / "run.json").write_text("{")
+    open_view(view, "runs")
+    item = view.locator(".run-list li", has_text="damaged")
+    assert item.locator(".problem").inner_text() == "run.json is damaged."
+    assert len(select_runs(view, "damaged")["damaged"]["loss"]) == 10
+    assert view.locator(".run-list li", has_text="first").locator(".problem").count() == 0
+
+
 def has_points(view: Page, count: int) -> bool:
     """Wait until the loss curve has this many points."""
     for _ in range(100):

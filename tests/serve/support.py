@@ -1,13 +1,19 @@
-"""A client of a server with small models, in this process."""
+"""A client of a server with small models, in this process; and a server that listens on a port."""
 
 import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from starlette.testclient import TestClient
 
 from regard.look.models.traced_model import TracedModel
 from regard.serve.app import AppState, create_app
+from regard.serve.hosting import PageServer
 from regard.serve.page import StaticPage
 from regard.serve.trace_store import TraceStore
 from tests.look.support import request, task_models
@@ -46,6 +52,56 @@ def run_task(client: TestClient, task: str) -> str:
     """Run the small model of a task; the trace's id."""
     traced_model = task_models()[task]
     return run(client, traced_model.id, **request(traced_model).to_dict())
+
+
+class ServerUrl(str):
+    """The URL of a server, with its state."""
+
+    state: AppState
+
+
+class serving:  # noqa: N801
+    """A server in a background thread; by default on a free port."""
+
+    def __init__(self, state: AppState, port: int = 0) -> None:
+        self.state = state
+        config = uvicorn.Config(
+            create_app(state), host="127.0.0.1", port=port, log_level="error", ws="none", timeout_graceful_shutdown=1
+        )
+        self.server = PageServer(config, state)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+
+    def __enter__(self) -> ServerUrl:
+        self.thread.start()
+        deadline = time.monotonic() + 20
+        while not self.server.started:
+            assert time.monotonic() < deadline, "The server did not start."
+            time.sleep(0.01)
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        url = ServerUrl(f"http://127.0.0.1:{port}/")
+        url.state = self.state
+        return url
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+
+
+@contextmanager
+def busy_model(state: AppState, model_id: str) -> Iterator[None]:
+    """Keep a model's worker busy within the block, as a long run does."""
+    started, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        done.wait(60)
+
+    state.workers[model_id].submit(wait)
+    assert started.wait(10)
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def check_refused(response: Any, status: int, *parts: str) -> None:

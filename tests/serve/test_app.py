@@ -19,7 +19,7 @@ from regard.look.schema import Trace as Header
 from regard.look.trace import Trace, max_pool
 from regard.serve.trace_store import TraceStore
 from tests.look.support import TEXT, autoregressive_model, request, task_models
-from tests.serve.support import check_refused, events, make_client, run, run_task
+from tests.serve.support import busy_model, check_refused, events, make_client, run, run_task
 
 CONTRACT = Path(__file__).parents[2] / "web" / "src" / "contract.d.ts"
 PAIRS = ["the old cat\ta mouse", "red sun\tdog"]
@@ -82,7 +82,7 @@ def test_tokens_are_streamed_during_a_run(client: TestClient) -> None:
 
 def test_failed_run_ends_with_an_error_event(client: TestClient) -> None:
     (reported,) = events(client, "small", text=" ")
-    assert reported == {"event": "failed", "error": "There is nothing to translate; enter a sentence."}
+    assert reported == {"event": "failed", "error": "There is nothing to translate; enter a sentence.", "status": 400}
 
 
 def test_ablation_applies_to_its_own_run_only(client: TestClient) -> None:
@@ -293,7 +293,8 @@ def test_invalid_json_is_refused(client: TestClient) -> None:
 def test_missing_head_ends_the_run_with_an_error_event(client: TestClient) -> None:
     ablated_heads = [{"attention_type": "cross", "layer": 0, "head": 9, "ablation": "zero"}]
     *_, reported = events(client, "small", text="a", ablated_heads=ablated_heads)
-    assert reported == {"event": "failed", "error": "'cross' has no head 9: its 4 heads are counted from 0."}
+    error = "'cross' has no head 9: its 4 heads are counted from 0."
+    assert reported == {"event": "failed", "error": error, "status": 400}
 
 
 def wait_for_job(client: TestClient, job: dict[str, Any]) -> Job:
@@ -335,7 +336,7 @@ def test_failed_job_has_an_error() -> None:
 
 def test_stopped_job_keeps_its_results() -> None:
     client = make_client(autoregressive_model(dtype=torch.float32))
-    with client.state.locks["small"]:  # type: ignore[attr-defined]  # the model is busy, so the job waits
+    with busy_model(client.state, "small"):  # type: ignore[attr-defined]  # so the job waits
         started = client.post(
             "/api/models/small/head-importance", json={"ablation": "zero", "metric": "loss", "lines": PAIRS}
         ).json()
@@ -410,9 +411,11 @@ def test_internal_error_is_a_message(monkeypatch: pytest.MonkeyPatch, client: Te
 
 
 def test_run_stops_when_the_client_disconnects() -> None:
+    """A client that leaves after the first token; a server in this process knows no connections."""
     import asyncio
 
-    from regard.serve.streaming import stream_events
+    from regard.serve.streaming import EventStream
+    from regard.serve.worker import Worker
 
     stopped: list[bool] = []
 
@@ -427,10 +430,19 @@ def test_run_stops_when_the_client_disconnects() -> None:
         return "none"
 
     async def listen() -> None:
-        stream = stream_events(record)
-        first = await anext(stream)
-        assert json.loads(first)["event"] == "token"
-        await stream.aclose()  # type: ignore[attr-defined]
+        left, sent = asyncio.Event(), []
+
+        async def receive() -> dict[str, Any]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body":
+                left.set()
+
+        await EventStream(Worker("this model"), record)({"type": "http"}, receive, send)
+        assert json.loads(sent[1]["body"])["event"] == "token"
 
     # In its own thread: playwright, used by other tests, leaves an event loop running in this one.
     listening = threading.Thread(target=lambda: asyncio.run(listen()))

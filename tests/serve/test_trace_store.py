@@ -43,6 +43,16 @@ def test_oldest_is_evicted_over_the_size_limit() -> None:
     assert store.get(second) is other  # the newest is never evicted
 
 
+def test_nodes_of_a_search_count_towards_the_size_limit() -> None:
+    traced_model = task_models()["translation"]
+    traces = [traced_model.trace(request(traced_model)) for _ in range(2)]
+    store = TraceStore(max_bytes=3 * traces[0].nbytes)
+    first, second = (store.add(trace) for trace in traces)
+    with pytest.raises(EvictedError):
+        store.get(first)
+    assert store.get(second)
+
+
 def test_used_trace_is_not_evicted() -> None:
     store = TraceStore(max_traces=2)
     first, second = store.add(small()), store.add(small())

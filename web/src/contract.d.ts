@@ -66,7 +66,12 @@ export interface AblatedHead {
   ablation: "zero" | "mean";
 }
 
-/** `POST api/models/{id}/traces`: run a model and record a trace. The response is a stream of JSON lines, each a `RunEvent`. */
+/**
+ * `POST api/models/{id}/traces`: run a model and record a trace. The response is a stream of JSON lines, each a `RunEvent`.
+ * It starts with status 200 as soon as the run is accepted. A run that fails later ends with the event "failed", whose
+ * `status` is the one that the response would have had: 400 if the model refuses the input, 413 if there is not enough
+ * memory, 503 if the run was stopped, 500 for an internal error.
+ */
 export interface RunRequest {
   text: string;
   /** An image instead of a text, as a data: URL. */
@@ -80,7 +85,7 @@ export interface RunRequest {
 export type RunEvent =
   | { event: "token"; text: string; token: string; probability: number; step: number }
   | { event: "done"; trace: string }
-  | { event: "failed"; error: string };
+  | { event: "failed"; error: string; status: number };
 
 /** A token as it is displayed, with the word it belongs to. */
 export interface Token {
@@ -287,6 +292,8 @@ export interface RunSummary {
   step: number;
   /** Whether the run is unfinished and wrote metrics within the last minute. */
   live: boolean;
+  /** What is wrong with the run's files, in sentences; empty if nothing is. */
+  problem: string;
 }
 export interface RunMetrics {
   /** The number of lines read so far, to be passed as `after` next time. */
@@ -305,7 +312,10 @@ export interface Embedded {
   positions?: Positions[];
 }
 
-/** The body of every error response (status 400 and above). */
+/**
+ * The body of every error response (status 400 and above). Status 503 means that too many requests are already waiting;
+ * its header Retry-After says after how many seconds to try again.
+ */
 export interface ErrorResponse {
   detail: string;
 }

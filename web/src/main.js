@@ -23,7 +23,7 @@ applyTheme(store.get().theme);
 
 const messages = createMessages();
 const file = readFile();
-const source = file === null ? liveSource(onServerReachable) : embeddedSource(file);
+const source = file === null ? liveSource(onServerReachable, onServerBusy) : embeddedSource(file);
 const runner = createRunner(source, messages.notify);
 
 /** @type {ModelSummary[]} */
@@ -250,6 +250,11 @@ function onServerReachable(reachable) {
   if (!reachable) return;
   if (models.length === 0) void start();
   else if (trace !== null) source.trace(trace.id).catch(() => store.set({ trace: "" }));
+}
+
+/** @param {string} message */
+function onServerBusy(message) {
+  messages.notify(`${message} This page does so by itself.`);
 }
 
 /**

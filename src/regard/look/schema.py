@@ -123,6 +123,7 @@ class DoneEvent(Message):
 class FailedEvent(Message):
     event: Literal["failed"] = "failed"
     error: str
+    status: int
 
 
 RunEvent = TokenEvent | DoneEvent | FailedEvent
@@ -306,6 +307,7 @@ class RunSummary(Message):
     steps: int
     step: int
     live: bool
+    problem: str
 
 
 class RunMetrics(Message):

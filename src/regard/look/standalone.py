@@ -8,7 +8,7 @@ diagram, some search nodes and some cells. The file refuses all other requests w
 import base64
 import html
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.look.analysis.attention_cell import compute_cells
 from regard.look.analysis.model_diagram import draw_model
+from regard.look.analysis.search_recorder import StoppedError
 from regard.look.positions.schemes import positions
 from regard.look.schema import Cell, CellRequest, Message, ModuleBox, NodeAttention
 from regard.look.trace import Trace, array_specs
@@ -36,8 +37,10 @@ _PLACEHOLDER = '<script type="application/json" id="embedded"></script>'
 _DIGITS = 6
 
 
-def standalone_page(trace: Trace, max_bytes: int = MAX_FILE_BYTES) -> str:
-    """The page with a trace embedded."""
+def standalone_page(
+    trace: Trace, max_bytes: int = MAX_FILE_BYTES, should_stop: Callable[[], bool] = lambda: False
+) -> str:
+    """The page with a trace embedded. `should_stop` is asked between computations, of which there may be hundreds."""
     page = _built_page()
     divisor = 1 if max_bytes >= MAX_FILE_BYTES else 4
     small, without_beams = _shrink(trace, max_bytes)
@@ -45,8 +48,8 @@ def standalone_page(trace: Trace, max_bytes: int = MAX_FILE_BYTES) -> str:
         "trace": _json(small.header.to_dict()),
         "diagram": _json(_diagram(trace).to_dict()),
         "arrays": _json({name: _base64(array) for name, array in small.arrays.items()}),
-        "cells": _json_list(_within_budget(CELL_BYTES // divisor, _cells(trace))),
-        "nodes": _json_list(() if without_beams else _within_budget(NODE_BYTES // divisor, _nodes(trace))),
+        "cells": _json_list(_within_budget(CELL_BYTES // divisor, _cells(trace), should_stop)),
+        "nodes": _json_list(() if without_beams else _within_budget(NODE_BYTES // divisor, _nodes(trace), should_stop)),
         "positions": _positions(),
     }
     text = "{" + ",".join(f'"{name}":{value}' for name, value in content.items()) + "}"
@@ -156,9 +159,11 @@ def _from_middle(rank: int, length: int) -> int | None:
     return position if 0 <= position < length else None
 
 
-def _within_budget(budget: int, messages: Iterable[Message]) -> Iterator[str]:
+def _within_budget(budget: int, messages: Iterable[Message], should_stop: Callable[[], bool]) -> Iterator[str]:
     """Messages as JSON, as long as the budget lasts."""
     for message in messages:
+        if should_stop():
+            raise StoppedError
         text = _json(message.to_dict())
         budget -= len(text)
         if budget < 0:

@@ -6,13 +6,13 @@ refused with an error message.
 """
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 from safetensors import SafetensorError
 from safetensors.torch import save as save_to_bytes
 from torch import Tensor
@@ -112,16 +112,19 @@ class Trace:
 
     def to_bytes(self) -> bytes:
         """The contents of its file."""
-        header = self.header.model_copy(update={"id": ""}).model_dump_json(exclude_none=True)
+        try:
+            header = self.header.model_copy(update={"id": ""}).model_dump_json(exclude_none=True)
+        except PydanticSerializationError:
+            raise UserError("The trace cannot be saved: its header has text that is not valid Unicode.") from None
         arrays = {name: array.contiguous() for name, array in self.arrays.items()}
         content: bytes = save_to_bytes(arrays, metadata={_METADATA_KEY: header})
         return content
 
-    def html(self) -> str:
+    def html(self, should_stop: Callable[[], bool] = lambda: False) -> str:
         """The page with this trace embedded, as one self-contained HTML file."""
         from regard.look.standalone import standalone_page
 
-        return standalone_page(self)
+        return standalone_page(self, should_stop=should_stop)
 
     def _repr_html_(self) -> str:
         from regard.look.standalone import notebook_frame
@@ -149,11 +152,12 @@ def load_trace(path: str | Path) -> Trace:
     file = Path(path)
     try:
         size = file.stat().st_size
+        if size > 2 * MAX_BYTES:
+            raise UserError(f"{file} has {size:,} bytes; no trace is larger than {2 * MAX_BYTES:,} bytes.")
+        content = file.read_bytes()
     except OSError as error:
         raise UserError(f"{file} cannot be opened ({error.strerror}).") from None
-    if size > 2 * MAX_BYTES:
-        raise UserError(f"{file} has {size:,} bytes; no trace is larger than {2 * MAX_BYTES:,} bytes.")
-    return trace_from_bytes(file.read_bytes(), str(file))
+    return trace_from_bytes(content, str(file))
 
 
 def trace_from_bytes(content: bytes, name: str = "The file") -> Trace:
@@ -187,16 +191,19 @@ def max_pool(weights: Tensor, size: int) -> Tensor:
     Weights are never negative, and the bit patterns of non-negative floats sort like the floats. So they are compared
     as integers, which a CPU does several times faster than float16.
     """
-    if size == 1:
+    if size == 1 or weights.numel() == 0:
         return weights
-    queries, keys = weights.shape[-2:]
-    padding = (0, -keys % size, 0, -queries % size)
     bits = weights.contiguous().view(torch.int16 if weights.dtype == torch.float16 else torch.int32)
-    if any(padding):
-        bits = torch.nn.functional.pad(bits, padding)
-    rows: Tensor = bits.unflatten(-2, (-1, size)).amax(dim=-2)  # (…, blocks, keys)
-    blocks: Tensor = rows.unflatten(-1, (-1, size)).amax(dim=-1)
-    return blocks.view(weights.dtype)
+    return _pool_axis(_pool_axis(bits, -2, size), -1, size).view(weights.dtype)
+
+
+def _pool_axis(bits: Tensor, axis: int, size: int) -> Tensor:
+    """The maximum of each `size` values along an axis. What is padded is at most as large as the axis itself."""
+    size = min(size, bits.shape[axis])
+    if missing := -bits.shape[axis] % size:
+        bits = torch.nn.functional.pad(bits, (0, 0, 0, missing) if axis == -2 else (0, missing))
+    blocks: Tensor = bits.unflatten(axis, (-1, size)).amax(dim=axis)
+    return blocks
 
 
 def _parse(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -204,16 +211,22 @@ def _parse(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]
     from safetensors.torch import load
 
     try:
+        arrays = load(content)  # first, because it limits the size of the header
         length = int.from_bytes(content[:8], "little")
         file_header: Any = json.loads(content[8 : 8 + length])
         values: Any = json.loads(file_header["__metadata__"][_METADATA_KEY])
-        arrays = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, UnicodeDecodeError) as error:
         if isinstance(error, KeyError):
             raise UserError(f"{name} is not a trace: its metadata have no entry {_METADATA_KEY!r}.") from None
         raise UserError(f"{name} is damaged or truncated, or not a trace.") from None
     if not isinstance(values, dict):
         raise UserError(f"{name} is damaged: its header is not a JSON object.")
+    try:
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name} is damaged: its header has text that is not valid Unicode.") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{name} is damaged: its header has a number that is not finite.") from None
     return values, arrays
 
 
@@ -232,5 +245,5 @@ def _check_consistency(header: schema.Trace, name: str) -> None:
             valid = spec.shape[:3] == [recorded_nodes, *heads[attention_type]]
         if not valid:
             raise UserError(f"{name} is damaged: its array {spec.name!r} does not match its header.")
-    if any(not math.isfinite(node.total_log_probability) or node.parent >= node.id for node in header.nodes):
+    if any(node.id != index or not -1 <= node.parent < index for index, node in enumerate(header.nodes)):
         raise UserError(f"{name} is damaged: the nodes of its search tree are out of order.")

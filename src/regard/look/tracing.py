@@ -1,6 +1,8 @@
 """`pipeline.trace(text)`: run a model and record its attention, probabilities and search."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +35,12 @@ def trace_pipeline(
     are the defaults.
     """
     traced_model = make_traced_model(pipeline)
-    try:
+    with _user_errors():
         overrides = DecodingOverrides(**decoding)
         heads = [
             AblatedHead(attention_type=attention_type, layer=layer, head=head, ablation=ablation)  # type: ignore[arg-type]
             for attention_type, layer, head in ablated_heads
         ]
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
     return traced_model.trace(make_request(traced_model, text, decoding=overrides, ablated_heads=heads or None))
 
 
@@ -50,6 +49,17 @@ def make_request(traced_model: TracedModel, text: Any, **options: Any) -> RunReq
     if traced_model.input == "text":
         if not isinstance(text, str):
             raise UserError(f"Expected a text, found a value of type {type(text).__name__}.")
-        return RunRequest(text=text, **options)
-    name = str(text) if isinstance(text, str | Path) else "image"
+        with _user_errors():
+            return RunRequest(text=text, **options)
+    name = os.fsencode(text).decode("utf-8", "replace") if isinstance(text, str | Path) else "image"
     return RunRequest(text=name, image=image_data_url(traced_model.prepare_image(text)), **options)
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """What is not valid within the block is the user's error."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None

@@ -1,45 +1,43 @@
 """The web app: the routes documented in `web/src/contract.d.ts`, and the page itself.
 
-A route validates the request, calls `look`, and responds. Every user error becomes a one-sentence message with a status
-of 400 or above. Each model serves one request at a time: heads ablated for one request would be ablated for all.
+A route validates the request, calls `look`, and responds. Routes that take long are computed by workers (`worker.py`):
+those that need a model by the model's own, one at a time, because heads ablated for one request would be ablated for
+all; those that convert large arrays by a few threads. All others are answered at once, whatever the workers do.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.exceptions import HTTPException
+from fastapi.responses import JSONResponse, Response
 
-from regard.errors import UserError
 from regard.look.analysis.head_importance import measure_heads
 from regard.look.analysis.model_diagram import draw_model
 from regard.look.models.traced_model import TracedModel
 from regard.look.positions.schemes import positions
-from regard.look.runs import RunNotFoundError, list_runs, read_run_metrics
+from regard.look.runs import list_runs, read_run_metrics
 from regard.look.schema import CellRequest, HeadImportance, HeadImportanceRequest, Message, RunRequest, TokenEvent
-from regard.look.trace import MAX_BYTES, Trace, max_pool, trace_from_bytes
+from regard.look.trace import MAX_BYTES, Trace, trace_from_bytes
+from regard.serve.attention import attention_response
+from regard.serve.errors import handle_errors
 from regard.serve.guard import LocalOnlyMiddleware
-from regard.serve.jobs import BusyError, Jobs
+from regard.serve.jobs import Jobs
 from regard.serve.page import StaticPage
-from regard.serve.streaming import stream_events
-from regard.serve.trace_store import EvictedError, NotFoundError, TraceStore
+from regard.serve.requests import compute, read_json
+from regard.serve.streaming import EventStream
+from regard.serve.trace_store import NotFoundError, TraceStore
+from regard.serve.worker import Worker
 
-MAX_UNPOOLED = 1024
-"""Matrices with more rows or columns are max-pooled."""
 MAX_RUN_BODY, MAX_HEAD_IMPORTANCE_BODY = 32 << 20, 16 << 20
 """Bytes of a request to run a model, which may contain an image, and of one to measure heads."""
-_STATUS: dict[type[UserError], int] = {NotFoundError: 404, RunNotFoundError: 404, EvictedError: 410, BusyError: 409}
+CONVERTER_THREADS, MAX_WAITING_CONVERSIONS = 4, 64
+"""Threads that convert arrays and files, and the requests that may wait for them."""
 
 
 class AppState:
-    """What the routes share: models, traces, jobs, and a lock for each model."""
+    """What the routes share: models with a worker each, traces, and jobs."""
 
     def __init__(
         self, traced_models: Sequence[TracedModel], runs: Path | None = None, store: TraceStore | None = None
@@ -51,12 +49,19 @@ class AppState:
         self.runs = runs
         self.store = store or TraceStore()
         self.jobs = Jobs()
-        self.locks = {model_id: threading.RLock() for model_id in self.traced_models}
+        self.workers = {model_id: Worker("this model") for model_id in self.traced_models}
+        self.converter = Worker("large responses", threads=CONVERTER_THREADS, max_waiting=MAX_WAITING_CONVERSIONS)
+
+    def close(self) -> None:
+        """Stop what is being computed, and what waits for it."""
+        self.jobs.stop_all()
+        for worker in (*self.workers.values(), self.converter):
+            worker.close()
 
     def traced_model(self, model_id: str) -> TracedModel:
         if model_id not in self.traced_models:
             names = ", ".join(self.traced_models) or "none"
-            raise NotFoundError(f"There is no model {model_id!r} on this server; it has {names}.")
+            raise NotFoundError(f"There is no model {model_id[:100]!r} on this server; it has {names}.")
         return self.traced_models[model_id]
 
     def add_trace(self, trace: Trace) -> str:
@@ -71,9 +76,9 @@ class AppState:
                     break
         return self.store.add(trace)
 
-    def lock(self, trace: Trace) -> threading.RLock:
-        """The lock of a trace's model."""
-        return self.locks[trace.require_model().id]
+    def worker(self, trace: Trace) -> Worker:
+        """The worker of a trace's model."""
+        return self.workers[trace.require_model().id]
 
 
 def create_app(state: AppState, page: StaticPage | None = None) -> FastAPI:
@@ -81,9 +86,10 @@ def create_app(state: AppState, page: StaticPage | None = None) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     max_bodies = {"/api/traces": 2 * MAX_BYTES, "/traces": MAX_RUN_BODY, "/head-importance": MAX_HEAD_IMPORTANCE_BODY}
     app.add_middleware(LocalOnlyMiddleware, max_bodies=max_bodies)
-    _handle_errors(app)
+    handle_errors(app)
     _add_model_routes(app, state)
     _add_trace_routes(app, state)
+    _add_attention_routes(app, state)
     _add_job_routes(app, state)
     _add_run_routes(app, state)
     _add_page_routes(app, page or StaticPage())
@@ -92,7 +98,7 @@ def create_app(state: AppState, page: StaticPage | None = None) -> FastAPI:
 
 def _add_model_routes(app: FastAPI, state: AppState) -> None:
     @app.get("/api/models")
-    def models() -> Response:
+    async def models() -> Response:
         return JSONResponse([traced_model.summary().to_dict() for traced_model in state.traced_models.values()])
 
     @app.get("/api/models/{model_id}/diagram")
@@ -101,80 +107,98 @@ def _add_model_routes(app: FastAPI, state: AppState) -> None:
         return _json(draw_model(traced_model.model, traced_model.name))
 
     @app.post("/api/models/{model_id}/traces")
-    def run(model_id: str, request: RunRequest) -> Response:
+    async def run(model_id: str, request: Request) -> Response:
+        message = await read_json(request, RunRequest)
         traced_model = state.traced_model(model_id)
 
         def record(on_token: Callable[[TokenEvent], None], should_stop: Callable[[], bool]) -> str:
-            with state.locks[model_id]:
-                return state.add_trace(traced_model.trace(request, on_token, should_stop))
+            return state.add_trace(traced_model.trace(message, on_token, should_stop))
 
-        return StreamingResponse(stream_events(record), media_type="application/x-ndjson")
+        return EventStream(state.workers[model_id], record)
 
     @app.get("/api/positions")
-    def position_schemes(length: int = 64, width: int = 64) -> Response:
-        return _json(positions(length, width))
+    async def position_schemes(request: Request, length: int = 64, width: int = 64) -> Response:
+        return await compute(request, state.converter, lambda: _json(positions(length, width)))
 
 
 def _add_trace_routes(app: FastAPI, state: AppState) -> None:
     @app.post("/api/traces")
     async def upload(request: Request) -> Response:
         content = await request.body()
-        return JSONResponse({"trace": state.add_trace(trace_from_bytes(content))})
+        trace = await compute(request, state.converter, lambda: trace_from_bytes(content))
+        return JSONResponse({"trace": state.add_trace(trace)})
 
     @app.get("/api/traces/{trace_id}")
     def header(trace_id: str) -> Response:
         return _json(state.store.get(trace_id).header)
 
     @app.get("/api/traces/{trace_id}/file")
-    def file(trace_id: str) -> Response:
+    async def file(trace_id: str, request: Request) -> Response:
         trace = state.store.get(trace_id)
+        content = await compute(request, state.converter, trace.to_bytes)
         headers = {"content-disposition": 'attachment; filename="trace.safetensors"'}
-        return Response(trace.to_bytes(), headers=headers, media_type="application/octet-stream")
+        return Response(content, headers=headers, media_type="application/octet-stream")
 
     @app.get("/api/traces/{trace_id}/page.html")
-    def standalone(trace_id: str) -> Response:
+    async def standalone(trace_id: str, request: Request) -> Response:
         trace = state.store.get(trace_id)
-        with nullcontext() if trace.traced_model is None else state.lock(trace):
-            page = trace.html()
+        worker = state.converter if trace.traced_model is None else state.worker(trace)
+        left = threading.Event()
+        try:
+            content = await compute(request, worker, lambda: trace.html(lambda: left.is_set() or worker.closed))
+        finally:
+            left.set()
         headers = {"content-disposition": 'attachment; filename="look.html"'}
-        return Response(page, headers=headers, media_type="text/html; charset=utf-8")
+        return Response(content, headers=headers, media_type="text/html; charset=utf-8")
 
+
+def _add_attention_routes(app: FastAPI, state: AppState) -> None:
     @app.get("/api/traces/{trace_id}/attention/{attention_type}/{layer}/{head}")
-    def attention(
-        trace_id: str, attention_type: str, layer: str, head: str, pool: int | None = None, row: int | None = None
+    async def attention(
+        request: Request,
+        trace_id: str,
+        attention_type: str,
+        layer: str,
+        head: str,
+        pool: int | None = None,
+        row: int | None = None,
     ) -> Response:
         weights = state.store.get(trace_id).array(f"attention/{attention_type}")
-        return _attention_response(weights, layer, head, pool, row)
+        return await compute(request, state.converter, lambda: attention_response(weights, layer, head, pool, row))
 
     @app.post("/api/traces/{trace_id}/nodes/{node_id}")
-    def node(trace_id: str, node_id: int) -> Response:
+    async def node(trace_id: str, node_id: int, request: Request) -> Response:
         trace = state.store.get(trace_id)
-        with state.lock(trace):
-            return _json(trace.node(node_id))
+        return await compute(request, state.worker(trace), lambda: _json(trace.node(node_id)))
 
     @app.post("/api/traces/{trace_id}/cell")
-    def cell(trace_id: str, request: CellRequest) -> Response:
+    async def cell(trace_id: str, request: Request) -> Response:
+        message = await read_json(request, CellRequest)
         trace = state.store.get(trace_id)
-        with state.lock(trace):
-            return _json(trace.cell(request.attention_type, request.layer, request.head, request.query))
+
+        def respond() -> Response:
+            return _json(trace.cell(message.attention_type, message.layer, message.head, message.query))
+
+        return await compute(request, state.worker(trace), respond)
 
 
 def _add_job_routes(app: FastAPI, state: AppState) -> None:
     @app.post("/api/models/{model_id}/head-importance")
-    def head_importance(model_id: str, request: HeadImportanceRequest) -> Response:
+    async def head_importance(model_id: str, request: Request) -> Response:
+        message = await read_json(request, HeadImportanceRequest)
         traced_model = state.traced_model(model_id)
 
         def steps() -> Iterator[tuple[int, HeadImportance]]:
-            return measure_heads(traced_model, request, traced_model.folder, lambda: state.locks[model_id])
+            return measure_heads(traced_model, message, traced_model.folder)
 
-        return _json(state.jobs.start(model_id, steps))
+        return _json(state.jobs.start(model_id, steps, state.workers[model_id]))
 
     @app.get("/api/jobs/{job_id}")
-    def job(job_id: str) -> Response:
+    async def job(job_id: str) -> Response:
         return _json(state.jobs.get(job_id))
 
     @app.delete("/api/jobs/{job_id}")
-    def stop_job(job_id: str) -> Response:
+    async def stop_job(job_id: str) -> Response:
         return _json(state.jobs.stop(job_id))
 
 
@@ -193,79 +217,13 @@ def _add_run_routes(app: FastAPI, state: AppState) -> None:
 
 
 def _add_page_routes(app: FastAPI, page: StaticPage) -> None:
-    @app.get("/")
-    def index(request: Request) -> Response:
+    @app.api_route("/", methods=["GET", "HEAD"])
+    async def index(request: Request) -> Response:
         return page.respond("index.html", request)
 
-    @app.get("/{name}")
-    def asset(name: str, request: Request) -> Response:
+    @app.api_route("/{name}", methods=["GET", "HEAD"])
+    async def asset(name: str, request: Request) -> Response:
         return page.respond(name, request)
-
-
-def _handle_errors(app: FastAPI) -> None:
-    """Respond to every error with an `ErrorResponse`."""
-
-    @app.exception_handler(UserError)
-    async def user_error(request: Request, error: UserError) -> Response:
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-        return JSONResponse({"detail": str(error)}, status)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:])
-        found = f"{field}: {first['msg']}" if field else str(first["msg"])
-        return JSONResponse({"detail": f"The request is not valid: {found.rstrip('.')}."}, 422)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        messages = {404: "There is nothing at this address.", 405: "This address does not take that kind of request."}
-        return JSONResponse({"detail": messages.get(error.status_code, str(error.detail))}, error.status_code)
-
-    @app.exception_handler(Exception)
-    async def internal_error(request: Request, error: Exception) -> Response:
-        return JSONResponse({"detail": f"Internal error ({type(error).__name__}: {error})."}, 500)
-
-
-def _attention_response(weights: torch.Tensor, layer: str, head: str, pool: int | None, row: int | None) -> Response:
-    """Attention weights in float16, row by row, max-pooled if there are many.
-
-    weights: # (layers, heads, queries, keys)
-    """
-    rows, columns = weights.shape[-2:]
-    size = 1
-    if row is not None:
-        if not 0 <= row < rows:
-            raise UserError(f"There is no row {row}; {rows} rows are counted from 0.")
-        weights = weights[..., row : row + 1, :]
-    else:
-        if pool is not None and not 1 <= pool <= 1 << 20:
-            raise UserError(f"pool: expected a block size of 1 or more, found {pool}.")
-        size = max(-(-max(rows, columns) // MAX_UNPOOLED), pool or 1)
-    weights = _select(weights, layer, "layer", 0)
-    head_dimension = 1 if layer == "all" else 0
-    if head == "mean":
-        weights = weights.float().mean(dim=head_dimension).to(weights.dtype)
-    else:
-        weights = _select(weights, head, "head", head_dimension)
-    values = np.ascontiguousarray(max_pool(weights, size).numpy(), dtype="<f2")
-    headers = {
-        "x-rows": str(values.shape[-2]),
-        "x-columns": str(values.shape[-1]),
-        "x-pooled": str(size),
-        "cache-control": "private, max-age=3600",
-    }
-    return Response(values.tobytes(), headers=headers, media_type="application/octet-stream")
-
-
-def _select(weights: torch.Tensor, index: str, name: str, dimension: int) -> torch.Tensor:
-    """One index of a dimension, or all of them for "all"."""
-    if index == "all":
-        return weights
-    size = weights.shape[dimension]
-    if not index.isdecimal() or int(index) >= size:
-        raise UserError(f"There is no {name} {index!r}; expected 0 to {size - 1}, or 'all'.")
-    return weights.select(dimension, int(index))
 
 
 def _json(message: Message) -> Response:

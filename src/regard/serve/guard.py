@@ -6,17 +6,23 @@ the browser sends one, must be the page itself. Request bodies are limited in si
 to load or run anything from other sites.
 """
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from regard.serve.worker import RETRY_SECONDS
+
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1 << 20
 """Bytes of a request body, unless `max_bodies` has another limit for its path."""
+SPARE_BODIES = 256 << 20
+"""Bytes of all request bodies together, besides one of the largest size."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -35,6 +41,7 @@ class LocalOnlyMiddleware:
 
     def __init__(self, app: ASGIApp, max_bodies: Mapping[str, int] | None = None) -> None:
         self.app, self.max_bodies = app, dict(max_bodies or {})
+        self.memory = _BodyMemory(max(MAX_BODY, *self.max_bodies.values()) + SPARE_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,36 +58,56 @@ class LocalOnlyMiddleware:
         if not content_length.isdecimal() or int(content_length) > max_body:
             await _respond(scope, receive, _with_headers(send), 413, _too_large(max_body))
             return
-        limited = _LimitedBody(receive, _with_headers(send), max_body)
-        with suppress(_TooLargeError):
-            await self.app(scope, limited.receive, limited.send)
-        if limited.remaining < 0:
-            await _respond(scope, receive, _with_headers(send), 413, _too_large(max_body))
+        limited = _LimitedBody(receive, _with_headers(send), max_body, self.memory)
+        try:
+            with suppress(_RefusedError, asyncio.CancelledError):  # the server cancels requests when it shuts down
+                await self.app(scope, limited.receive, limited.send)
+            if limited.refusal is not None:
+                await _respond(scope, receive, _with_headers(send), *limited.refusal)
+        finally:
+            self.memory.used -= limited.received
 
     def _max_body(self, path: str) -> int:
         return next((limit for suffix, limit in self.max_bodies.items() if path.endswith(suffix)), MAX_BODY)
 
 
-class _TooLargeError(Exception):
+class _RefusedError(Exception):
     """The body exceeds its limit."""
+
+
+@dataclass
+class _BodyMemory:
+    """The bytes that the bodies of all requests in progress take, and their limit."""
+
+    limit: int
+    used: int = 0
 
 
 class _LimitedBody:
     """Passes a body on up to its limit. Once it is exceeded, the app's own response is discarded."""
 
-    def __init__(self, receive: Receive, send: Send, max_body: int) -> None:
-        self._receive, self._send, self.remaining = receive, send, max_body
+    def __init__(self, receive: Receive, send: Send, max_body: int, memory: _BodyMemory) -> None:
+        self._receive, self._send, self._max_body, self._memory = receive, send, max_body, memory
+        self.received = 0
+        self.refusal: tuple[int, str] | None = None
+        """The status and message of a request that was refused."""
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
-            self.remaining -= len(message.get("body", b""))
-            if self.remaining < 0:
-                raise _TooLargeError
+            size = len(message.get("body", b""))
+            self.received += size
+            self._memory.used += size
+            if self.received > self._max_body:
+                self.refusal = (413, _too_large(self._max_body))
+            elif self._memory.used > self._memory.limit:
+                self.refusal = (503, "The server is busy with other large requests; try again in a few seconds.")
+            if self.refusal is not None:
+                raise _RefusedError
         return message
 
     async def send(self, message: Message) -> None:
-        if self.remaining >= 0:
+        if self.refusal is None:
             await self._send(message)
 
 
@@ -115,5 +142,6 @@ def _with_headers(send: Send) -> Send:
 
 
 async def _respond(scope: Scope, receive: Receive, send: Send, status: int, detail: str) -> None:
-    response: Any = JSONResponse({"detail": detail}, status)
+    headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else None
+    response: Any = JSONResponse({"detail": detail}, status, headers)
     await response(scope, receive, send)

@@ -35,7 +35,7 @@ def run_server(
     config = uvicorn.Config(
         create_app(state), log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2
     )
-    server = uvicorn.Server(config)
+    server = PageServer(config, state)
 
     def announce() -> None:
         while not server.started and not server.should_exit:
@@ -52,8 +52,20 @@ def run_server(
         pass
     finally:
         server.should_exit = True
-        state.jobs.stop_all()
+        state.close()
         listener.close()
+
+
+class PageServer(uvicorn.Server):
+    """Stops computations when it shuts down, so that the responses which wait for them end."""
+
+    def __init__(self, config: uvicorn.Config, state: AppState) -> None:
+        super().__init__(config)
+        self.state = state
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.state.close()
+        await super().shutdown(sockets)
 
 
 def bind(port: int | None, default_port: int) -> socket.socket:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from regard.errors import UserError
 from regard.look.schema import HeadImportance, Job
 from regard.serve.trace_store import NotFoundError
+from regard.serve.worker import Worker
 
 MAX_JOBS = 100
 """Jobs that are remembered; the oldest finished ones are dropped."""
@@ -27,7 +28,8 @@ class Jobs:
         self._jobs: OrderedDict[str, _JobThread] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, model: str, steps: Steps) -> Job:
+    def start(self, model: str, steps: Steps, worker: Worker) -> Job:
+        """Start a job whose steps are run by the model's worker, each when it is its turn."""
         with self._lock:
             if any(each.job.model == model and each.job.state == "running" for each in self._jobs.values()):
                 raise BusyError("The heads of this model are already being measured; stop that job or wait for it.")
@@ -37,7 +39,7 @@ class Jobs:
             for finished in [key for key, each in self._jobs.items() if each.job.state != "running"]:
                 if len(self._jobs) > MAX_JOBS:
                     del self._jobs[finished]
-        threading.Thread(target=thread.run, args=(steps,), name="regard-job", daemon=True).start()
+        threading.Thread(target=thread.run, args=(steps, worker), name="regard-job", daemon=True).start()
         return thread.job
 
     def get(self, job_id: str) -> Job:
@@ -68,9 +70,11 @@ class _JobThread:
         self.job = job
         self.stopped = threading.Event()
 
-    def run(self, steps: Steps) -> None:
+    def run(self, steps: Steps, worker: Worker) -> None:
         try:
-            for total, importance in steps():
+            results = steps()
+            while (step := worker.call(lambda: next(results, None))) is not None:
+                total, importance = step
                 self._update(total=total, done=len(importance.heads), result=importance)
                 if self.stopped.is_set() and len(importance.heads) < total:
                     self._update(state="stopped")

@@ -5,6 +5,7 @@ The browser revalidates index.html on each visit. The other files are linked wit
 """
 
 import hashlib
+import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -47,7 +48,7 @@ class StaticPage:
         """The response with a file, or 304 if the browser already has it."""
         file = self._read(name)
         if file is None:
-            missing = "The page is not built; run `make page`." if name == "index.html" else f"There is no {name!r}."
+            missing = "The page is not built; run `make page`." if name == "index.html" else "There is no such file."
             return Response(missing, 404, media_type="text/plain; charset=utf-8")
         is_hashed = request.url.query == file.etag[1:13]
         headers = {
@@ -62,7 +63,7 @@ class StaticPage:
         """A file directly in the folder; None for any other name, so that nothing outside can be read."""
         path = self.folder / name
         media_type = _MEDIA_TYPES.get(path.suffix)
-        if media_type is None or name != path.name or not path.is_file():
+        if media_type is None or name != path.name or not os.path.isfile(path):
             return None
         try:
             content = path.read_bytes()

@@ -8,7 +8,9 @@ from regard.errors import UserError
 from regard.look.trace import Trace
 
 MAX_BYTES = 2 << 30
-"""Total size of the stored arrays."""
+"""Total size of the stored traces: their arrays, and an estimate for their headers."""
+CANDIDATE_BYTES = 2500
+"""Memory of a node of the search, or of an alternative of a token. A long search has more of it than arrays."""
 MAX_TRACES = 200
 MAX_EVICTED = 10_000
 """Ids of evicted traces that are remembered, to tell them from ids that never existed."""
@@ -54,4 +56,9 @@ class TraceStore:
         raise NotFoundError("There is no such trace; the server may have been restarted since. Run the text again.")
 
     def _nbytes(self) -> int:
-        return sum(trace.nbytes for trace in self._traces.values())
+        return sum(trace.nbytes + _header_nbytes(trace) for trace in self._traces.values())
+
+
+def _header_nbytes(trace: Trace) -> int:
+    candidates = len(trace.header.nodes) + sum(len(token.alternatives) for token in trace.header.generated)
+    return CANDIDATE_BYTES * candidates

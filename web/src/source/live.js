@@ -3,6 +3,9 @@
  *
  * The server may become unreachable. Then each request fails with an error, `onReachable` is called, and the server is
  * polled every few seconds until it responds; what was loaded before stays available.
+ *
+ * The server may also be busy: it refuses a request if too many are waiting. Then `onBusy` is called with its message,
+ * and the request is repeated a few times before it fails.
  */
 
 /** @import { AttentionType, Matrix, RunEvent, Source } from "../contract" */
@@ -15,14 +18,20 @@ const UNREACHABLE = "The server is not responding. What is already loaded keeps 
 const CACHE_BYTES = 192 * 2 ** 20;
 /** Milliseconds between polls. */
 const POLL_INTERVAL = 2500;
+/** How often a request is repeated while the server is busy, and the seconds in between if the server names none. */
+const [MAX_RETRIES, RETRY_SECONDS] = [5, 2];
+/** Nodes and cells that are requested at a time: they wait for the model, and a browser has six connections in all. */
+const MAX_COMPUTATIONS = 2;
 
 /**
  * @param {(reachable: boolean) => void} onReachable called when the server becomes reachable or unreachable
+ * @param {(message: string) => void} onBusy called when a request is going to be repeated, with the server's message
  * @param {string} [base] the server's URL
  * @returns {Source}
  */
-export function liveSource(onReachable, base = "") {
+export function liveSource(onReachable, onBusy, base = "") {
   let reachable = true;
+  const inTurn = createQueue(MAX_COMPUTATIONS);
   const matrixCache = createMatrixCache(CACHE_BYTES);
   /** @type {Map<string, Promise<any>>} */
   const jsonCache = new Map();
@@ -40,6 +49,21 @@ export function liveSource(onReachable, base = "") {
    * @param {RequestInit} [options]
    */
   async function request(path, options) {
+    for (let retries = 0; ; retries++) {
+      const response = await requestOnce(path, options);
+      if (response.ok) return response;
+      const message = await responseError(response);
+      if (response.status !== 503 || retries === MAX_RETRIES) throw new Error(message);
+      onBusy(message);
+      await pause(Number(response.headers.get("Retry-After")) || RETRY_SECONDS, options?.signal);
+    }
+  }
+
+  /**
+   * @param {string} path
+   * @param {RequestInit} [options]
+   */
+  async function requestOnce(path, options) {
     let response;
     try {
       response = await fetch(`${base}api/${path}`, options);
@@ -49,7 +73,6 @@ export function liveSource(onReachable, base = "") {
       throw new Error(UNREACHABLE);
     }
     setReachable(true);
-    if (!response.ok) throw new Error(await responseError(response));
     return response;
   }
 
@@ -144,8 +167,8 @@ export function liveSource(onReachable, base = "") {
       const pool = poolSize(...(await attentionSize(trace, type)), maxSize);
       return getCachedMatrices(attentionPath(trace, type, `${layer}/all?pool=${pool}`));
     },
-    node: (trace, node) => postJson(`traces/${encodeURIComponent(trace)}/nodes/${node}`, {}),
-    cell: (trace, cellRequest) => postJson(`traces/${encodeURIComponent(trace)}/cell`, cellRequest),
+    node: (trace, node) => inTurn(() => postJson(`traces/${encodeURIComponent(trace)}/nodes/${node}`, {})),
+    cell: (trace, cellRequest) => inTurn(() => postJson(`traces/${encodeURIComponent(trace)}/cell`, cellRequest)),
     measureHeads: (model, jobRequest) => postJson(`models/${encodeURIComponent(model)}/head-importance`, jobRequest),
     job: (id) => getJson(`jobs/${encodeURIComponent(id)}`),
     stopJob: async (id) => {
@@ -195,6 +218,41 @@ async function* readEvents(response, onLost) {
     for (const line of lines) if (line.trim() !== "") yield JSON.parse(line);
     if (chunk.done) return;
   }
+}
+
+/**
+ * Wait; an aborted signal ends the wait with its error.
+ * @param {number} seconds
+ * @param {AbortSignal | null} [signal]
+ */
+async function pause(seconds, signal) {
+  await new Promise((resolve) => {
+    const timer = setTimeout(resolve, seconds * 1000);
+    signal?.addEventListener("abort", () => resolve(clearTimeout(timer)), { once: true });
+  });
+  signal?.throwIfAborted();
+}
+
+/**
+ * Limits how many functions run at a time; the others wait for their turn.
+ * @param {number} maxRunning
+ * @returns {<Result>(start: () => Promise<Result>) => Promise<Result>}
+ */
+function createQueue(maxRunning) {
+  let running = 0;
+  /** @type {((value?: unknown) => void)[]} */
+  const waiting = [];
+  return async (start) => {
+    if (running < maxRunning) running += 1;
+    else await new Promise((resolve) => waiting.push(resolve));
+    try {
+      return await start();
+    } finally {
+      const next = waiting.shift();
+      if (next) next();
+      else running -= 1;
+    }
+  };
 }
 
 /**

@@ -4,8 +4,8 @@ The loss is the mean of −log p over all labels; for BLEU the dev set is transl
 2019 ("Are Sixteen Heads Really Better than One?", §3) do the same with zero ablation.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -21,22 +21,22 @@ def measure_heads(
     traced_model: TracedModel,
     request: HeadImportanceRequest,
     folder: Path | None = None,
-    lock: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[tuple[int, HeadImportance]]:
     """Yield the number of heads and the results so far: the baseline first, then one more head each time.
 
-    `lock` is held during each pass over the dev set, and released in between.
+    Between two of them no head is ablated, so that the model can be used for something else.
     """
     if request.metric not in traced_model.metrics:
         raise UserError(f"{request.metric!r} is not a metric of this model; use {' or '.join(traced_model.metrics)}.")
     dev_set = load_dev_set(traced_model, request.lines, folder)
     heads = all_heads(traced_model.model)
     means: HeadMeans | None = None
-    with lock():
-        if request.ablation == "mean":
-            with mean_outputs(traced_model.model) as means:
-                run_unpadded(traced_model, dev_set.examples)
-        baseline = _measure(traced_model, dev_set, request.metric)
+    if request.ablation == "mean":
+        with mean_outputs(traced_model.model) as means:
+            run_unpadded(traced_model, dev_set.examples)
+    baseline = _measure(traced_model, dev_set, request.metric)
+    if not math.isfinite(baseline):
+        raise UserError(f"The {request.metric} of this model is {baseline}: its weights are damaged, or it diverged.")
     scores: list[HeadScore] = []
 
     def results() -> HeadImportance:
@@ -47,7 +47,7 @@ def measure_heads(
     yield len(heads), results()
     for (attention_type, layer), head in heads:
         ablated = AblatedHead(attention_type=attention_type, layer=layer, head=head, ablation=request.ablation)
-        with lock(), ablate_heads(traced_model.model, [ablated], means):
+        with ablate_heads(traced_model.model, [ablated], means):
             value = _measure(traced_model, dev_set, request.metric)
         scores.append(
             HeadScore(attention_type=attention_type, layer=layer, head=head, value=value, change=value - baseline)

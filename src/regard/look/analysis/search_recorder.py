@@ -25,6 +25,20 @@ class StoppedError(Exception):
 
 
 @dataclass
+class StopObserver:
+    """An observer that records nothing and only ends the search on request."""
+
+    should_stop: Callable[[], bool]
+    attention: bool = False
+
+    def on_attention(self, module: nn.Module, weights: Tensor) -> None: ...
+
+    def on_step(self, step: Step) -> None:
+        if self.should_stop():
+            raise StoppedError
+
+
+@dataclass
 class Node:
     """A candidate token of a step. `parent` is None in the first step."""
 

@@ -16,14 +16,22 @@ from torch import Tensor, nn
 
 from regard.attention.context import AttentionHook
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.decode import DecodeConfig, Hypothesis, Request, search_batch
+from regard.decode import DecodeConfig, Hypothesis, Observer, Request, search_batch
 from regard.errors import UserError
 from regard.look import schema
 from regard.look.analysis.attention_maps import AttentionRecorder, attention_nbytes
-from regard.look.analysis.search_recorder import OnStep, SearchRecorder
+from regard.look.analysis.search_recorder import OnStep, SearchRecorder, StopObserver
 from regard.look.models.detokenizer import Detokenizer, TextDetokenizer
 from regard.look.models.search_tree import beam_nodes, generated_tokens, next_tokens
-from regard.look.models.traced_model import IGNORE, Example, OnToken, ShouldStop, TracedModel, edited_request
+from regard.look.models.traced_model import (
+    IGNORE,
+    Example,
+    OnToken,
+    ShouldStop,
+    TracedModel,
+    check_logits,
+    edited_request,
+)
 from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, TokenEvent
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
 from regard.model import EncoderDecoder, LanguageModel
@@ -195,7 +203,7 @@ class TracedAutoregressiveModel(TracedModel):
         """Search, then run the teacher-forced pass; attention is recorded in `dtype` or the model's own."""
         source_length = len(self._source_ids(source))
         check_size(attention_nbytes(self.model, source_length, len(self._prefix(source))))  # before any computation
-        with self.ablated(request):
+        with self.ablated(request, should_stop):
             recorder = SearchRecorder(self.model, self.eos, dtype, self._on_step(source, on_token), should_stop)
             best = self._search(source, request, recorder)
             target = [*self._prefix(source), *self._with_eos(best)]
@@ -235,9 +243,10 @@ class TracedAutoregressiveModel(TracedModel):
             next_tokens=next_tokens(self.target_detokenizer, forced.logits[-1], prefix),
         )
 
-    def unablated_pass(self, request: RunRequest) -> Callable[[], Tensor]:
+    def unablated_pass(self, request: RunRequest, should_stop: ShouldStop | None = None) -> Callable[[], Tensor]:
         source = self.encode_request(request)
-        target = [*self._prefix(source), *self._with_eos(self._search(source, request, None))]
+        observer = None if should_stop is None else StopObserver(should_stop)
+        target = [*self._prefix(source), *self._with_eos(self._search(source, request, observer))]
         return partial(self._forward, source, target[: self._max_positions], None)
 
     def make_example(self, item: Any) -> Example | None:
@@ -278,7 +287,7 @@ class TracedAutoregressiveModel(TracedModel):
     def _with_eos(self, best: Hypothesis) -> list[int]:
         return [*best.tokens, *([self.eos] if best.ended else [])]
 
-    def _search(self, source: Source, request: RunRequest, recorder: SearchRecorder | None) -> Hypothesis:
+    def _search(self, source: Source, request: RunRequest, observer: Observer | None) -> Hypothesis:
         config, max_new_tokens = self._search_settings(request.decoding)
         search = self.search_request(source, config, max_new_tokens)
         if (limit := self._max_positions) is not None:
@@ -286,7 +295,7 @@ class TracedAutoregressiveModel(TracedModel):
             if room < 1:
                 raise UserError(f"The text is too long: this model has {limit} positions.")
             search = replace(search, max_length=min(search.max_length, room))
-        ((best, *_),) = search_batch(self.model, [search], self.eos, recorder)
+        ((best, *_),) = search_batch(self.model, [search], self.eos, observer)
         return best
 
     def _search_settings(self, overrides: schema.DecodingOverrides | None) -> tuple[DecodeConfig, int]:
@@ -332,6 +341,7 @@ class TracedAutoregressiveModel(TracedModel):
                 recorder.weights[name] = [
                     nn.functional.pad(weights, (0, keys, 0, missing)) for weights in recorder.weights[name]
                 ]
+        check_logits(logits)
         return ForcedPass(logits[0].cpu(), hidden_states[-1].cpu(), recorder)
 
     @torch.no_grad()

@@ -19,7 +19,14 @@ from regard.errors import UserError
 from regard.look import schema
 from regard.look.analysis.attention_maps import AttentionRecorder, attention_nbytes
 from regard.look.models.detokenizer import TextDetokenizer
-from regard.look.models.traced_model import Example, OnToken, ShouldStop, TracedModel, edited_request
+from regard.look.models.traced_model import (
+    Example,
+    OnToken,
+    ShouldStop,
+    TracedModel,
+    check_logits,
+    edited_request,
+)
 from regard.look.schema import Choice, DecodingSettings, NodeAttention, PatchGrid, Prediction, RunRequest, Token
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
 from regard.model import Encoder, VisionTransformer
@@ -87,6 +94,7 @@ class TracedEncoder(TracedModel):
         check_size(attention_nbytes(self.model, self.token_count(encoded), 0))  # before any computation
         with self.ablated(request):
             logits = self._forward(encoded, recorder)[0]
+            check_logits(logits)
             result = self.interpret(request, encoded, logits.cpu())
         if request.source_tokens is not None:
             request = edited_request(request, result.tokens, result.text)
@@ -118,7 +126,7 @@ class TracedEncoder(TracedModel):
     def node(self, trace: Trace, node_id: int) -> NodeAttention:
         raise UserError("This model does not generate: there is no search, and so no search node.")
 
-    def unablated_pass(self, request: RunRequest) -> Callable[[], Tensor]:
+    def unablated_pass(self, request: RunRequest, should_stop: ShouldStop | None = None) -> Callable[[], Tensor]:
         return partial(self._forward, self.encode_request(request), None)
 
     @torch.no_grad()

@@ -90,7 +90,7 @@ class TracedModel(ABC):
         """The attention of any search node of a trace, and its likeliest next tokens."""
 
     @abstractmethod
-    def unablated_pass(self, request: RunRequest) -> Callable[[], object]:
+    def unablated_pass(self, request: RunRequest, should_stop: ShouldStop | None = None) -> Callable[[], object]:
         """The pass over a request and the output of the model without ablation, which mean ablation averages over."""
 
     @abstractmethod
@@ -133,16 +133,25 @@ class TracedModel(ABC):
         )
 
     @contextmanager
-    def ablated(self, request: RunRequest) -> Iterator[None]:
+    def ablated(self, request: RunRequest, should_stop: ShouldStop | None = None) -> Iterator[None]:
         """Ablate the heads that a request names within the block."""
         heads = request.ablated_heads or []
         means: HeadMeans | None = None
         if needs_means(heads):
-            run = self.unablated_pass(request)
+            run = self.unablated_pass(request, should_stop)
             with mean_outputs(self.model) as means:
                 run()
         with ablate_heads(self.model, heads, means) if heads else nullcontext():
             yield
+
+
+def check_logits(logits: Tensor) -> None:
+    """Refuse logits without a softmax, which only a model with damaged weights computes.  # (…, vocab_size)"""
+    if not logits.amax(dim=-1).isfinite().all():
+        raise UserError(
+            "The model's logits are not finite (NaN or infinite): its weights are damaged, or its training diverged; "
+            "train it again, or use an earlier checkpoint."
+        )
 
 
 def edited_request(request: RunRequest, tokens: Sequence[Token], text: str) -> RunRequest:

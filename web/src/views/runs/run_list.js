@@ -62,6 +62,7 @@ function listItem(feed, run, index, color, onSelect) {
       h("span", { class: "soft" }, `${run.recipe} · step ${formatNumber(run.step, 7)}${total}`),
     ),
     run.live ? h("span", { class: "live" }, "● in training") : null,
+    run.problem ? h("p", { class: "problem" }, run.problem) : null,
     error ? h("p", { class: "problem" }, `Its metrics could not be loaded: ${error}`) : null,
   );
 }
