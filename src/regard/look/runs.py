@@ -66,7 +66,7 @@ def _find_runs(folder: Path, depth: int) -> Iterator[Path]:
 def _summary(path: Path, folder: Path) -> RunSummary:
     recipe = _read_recipe(path)
     steps = recipe.get("train", {}).get("steps", 0) if isinstance(recipe.get("train"), dict) else 0
-    finished = (path / FINISHED).is_file()
+    finished = _modified(path / FINISHED) >= _last_logged(path)  # a finished run that is extended logs again
     return RunSummary(
         id=_run_id(path, folder),
         folder=str(path),
@@ -84,8 +84,13 @@ def _run_id(path: Path, folder: Path) -> str:
 
 def _last_logged(path: Path) -> float:
     """When a run last wrote metrics."""
+    return _modified(path / METRICS)
+
+
+def _modified(path: Path) -> float:
+    """When a file was last modified; 0 if there is none."""
     try:
-        return (path / METRICS).stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 

@@ -34,7 +34,9 @@ def train(
     recipe: RecipeArgument,
     overrides: OverridesOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write. Default: runs/RECIPE.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in this folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in this folder; --set train.steps=N extends it.")
+    ] = False,
     source: Annotated[Path | None, typer.Option(help="Your own source sentences, one per line.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     pairs: Annotated[
