@@ -173,6 +173,24 @@ def test_folder_without_a_recipe_says_what_to_do(tmp_path: Path) -> None:
     assert_refused(command("train", tmp_path, "--resume"), str(tmp_path), "recipe.toml", "--out")
 
 
+def test_message_about_a_lost_process_names_a_command_that_works(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[str] = []
+
+    def lose(processes: int, advice: Callable[[], str]) -> int:
+        messages.append(advice())
+        return 1
+
+    monkeypatch.setattr("regard.cli.processes._launch", lose)
+    arguments = ("train", recipe, "--out", tmp_path / "run", "--processes", 2, "--device", "cpu")
+    assert command(*arguments).code == 1
+    crashed_run(read_recipe(recipe), tmp_path / "run", 5)
+    command(*arguments)
+    assert "the same command" in messages[0]
+    assert f"regard train {tmp_path / 'run'} --resume" in messages[1]
+
+
 # Names that are not UTF-8
 
 
