@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from multiprocessing import get_context
@@ -98,6 +99,16 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
         assert is_locked(tmp_path / LOCK)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_restarted_processes_wait_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank 0 before them may have been on another machine, whose end is noticed late."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    timer = threading.Timer(0.3, start_holder(tmp_path / LOCK))
+    timer.start()
+    with lock_run(tmp_path, print):
+        assert is_locked(tmp_path / LOCK)
+    timer.join()
 
 
 def test_removed_lock_file_is_not_mistaken_for_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ from regard.errors import UserError
 from regard.files import file_lock, is_leftover, is_locked
 
 LOCK = ".lock"
+RESTART_SECONDS = 120.0
+"""How long processes that torchrun has restarted wait for the lock: a server of files may notice late that a machine is
+gone, and with it the rank 0 that held it."""
 
 
 @contextmanager
@@ -24,7 +27,11 @@ def lock_run(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Holds the lock of a run folder; an error that names the other process if it is taken."""
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(file_lock(folder / LOCK))
+            deadline = time.monotonic() + (RESTART_SECONDS if _was_restarted() else 0.0)
+            while (descriptor := stack.enter_context(file_lock(folder / LOCK))) is None:
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(0.2)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC):
                 raise UserError(
@@ -50,6 +57,10 @@ def check_not_in_use(folder: Path) -> None:
 def is_unused(folder: Path) -> bool:
     """Whether a folder is empty but for what a process left that was killed before its run began."""
     return all(path.name == LOCK or is_leftover(path) for path in folder.iterdir())
+
+
+def _was_restarted() -> bool:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def _in_use(folder: Path) -> str:
