@@ -46,7 +46,7 @@ def average_checkpoints(names: Sequence[str | Path], out: Path | None = None, *,
         load_weights(model, weights, readers[first].path(sources[0][1]))
         files = dict.fromkeys((*TOKENIZERS, *metadata.get("sha256", {}), *_COPIED))
         write_model(temporary, model, [first / name for name in files], origin)
-    return out, f"the average of {len(labels)} checkpoints: {', '.join(labels)}."
+    return out, f"the average of {_count(labels)}: {', '.join(labels)}."
 
 
 def _sources(name: str | Path, last: int) -> list[tuple[Path, int]]:
@@ -63,7 +63,7 @@ def _sources(name: str | Path, last: int) -> list[tuple[Path, int]]:
         raise UserError(f"{folder} has no checkpoints to average.")
     steps = reader.last_steps(last)
     if len(steps) < last:
-        note(f"{folder} has {len(steps)} checkpoints, fewer than the {last} that --last asks for: averaging these.")
+        note(f"{folder} has {_count(steps)}, fewer than the {last} that --last asks for.")
     return [(folder, step) for step in steps]
 
 
@@ -77,3 +77,7 @@ def _shared_metadata(
             if metadata.get(key) != found[0].get(key):
                 raise UserError(f"{folder} and {sources[0][0]} have different {what}, so they cannot be averaged.")
     return found[-1]
+
+
+def _count(checkpoints: Sequence[object]) -> str:
+    return "1 checkpoint" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints"
