@@ -131,7 +131,8 @@ __all__ = [
 def load(folder: "str | Path", device: "torch.device | str" = "cpu") -> Pipeline:
     """Load a run folder, or a pretrained model by its name, as the pipeline of its task.
 
-    `regard.load("en-tr")` is a `Translator`. A model that belongs to no task is a plain `Pipeline`.
+    `regard.load("en-tr")` is a `Translator`. A model that belongs to no task is a plain `Pipeline`. A run that has not
+    finished is loaded from its newest checkpoint; "runs/quick@best", "runs/quick@last" and "runs/quick@1500" name one.
     """
     from regard.task.auto import open_model
 
@@ -152,7 +153,8 @@ def train_recipe(
 
     `recipe` is the name of a recipe that ships with regard, the path of a .toml file, or a `Recipe`. With `data`, it
     trains on your own file or folder instead of its own data. `overrides` are of the form "train.steps=1000". The run
-    folder is `out`, or runs/NAME; with `resume` an interrupted run continues. `callbacks` receive messages and metrics.
+    folder is `out`, or runs/NAME; with `resume` an interrupted run continues, or a finished one with more train.steps.
+    `callbacks` receive messages and metrics.
     """
     from regard.task.run import train_recipe
 

@@ -7,6 +7,7 @@ happens before that (an error, a full disk, a killed process), what was there be
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,3 +153,78 @@ def _fsync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def check_encodable(path: Path) -> None:
+    """Refuse a name that is not UTF-8: JSON, TOML and safetensors could not hold it, which would show at the end."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"The name {str(path)!a} is not UTF-8; choose another one.") from None
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file or folder has the temporary name of one that was never finished."""
+    return path.name.startswith(".") and _UNFINISHED in path.name
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[int | None]:
+    """Holds the lock of a file, which is created for it and removed afterwards; gives None if another process has it.
+
+    The lock belongs to the open file, which is given: the kernel releases it when the process ends, even by SIGKILL. An
+    `OSError` means that the file system has no locks.
+    """
+    descriptor = _open_locked(path)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            with suppress(OSError):
+                os.unlink(path)  # while it is locked: whoever waits for it notices that it has another file
+            os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _open_locked(path: Path) -> int | None:
+    """The descriptor of a file that this process has locked; None if another one has."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if not _lock(descriptor):
+                os.close(descriptor)
+                return None
+            mine = os.fstat(descriptor)
+            with suppress(FileNotFoundError):
+                found = os.stat(path)
+                if (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino):
+                    return descriptor
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its last holder removed it after we had opened it
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open file without waiting; False if it is locked already."""
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

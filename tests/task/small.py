@@ -26,6 +26,7 @@ from regard.model import EncoderDecoder
 from regard.run import save_model
 from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override
+from regard.task.run import train
 from regard.task.translation.recipe import TranslationRecipe
 
 WORDS = ("red", "old", "big", "cat", "dog", "sun", "sea", "man")
@@ -199,3 +200,27 @@ def child(*args: object, piped: bool = False) -> subprocess.Popen[str]:
         encoding="utf-8",
         env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     )
+
+
+class CrashError(Exception):
+    """Ends a run as a crash would: without a last checkpoint."""
+
+
+class CrashAtStep(RecordingCallback):
+    """Crashes the run at a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def on_train_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        super().on_train_metrics(step, values)
+        if step == self.step:
+            raise CrashError
+
+
+def crashed_run(recipe: Recipe, folder: Path, step: int) -> Path:
+    """The folder of a run that crashed at a step, so that its newest checkpoint is an earlier one."""
+    with pytest.raises(CrashError):
+        train(recipe, folder, callback=CrashAtStep(step))
+    return folder

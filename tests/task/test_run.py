@@ -323,7 +323,8 @@ def test_damaged_checkpoint_is_skipped_and_the_weights_are_the_same(reference: R
     "change",
     [
         "train.seed=2",
-        "train.steps=13",
+        "train.batch_tokens=128",
+        "train.ema_decay=0.9",
         "data.max_length=99",
         "data.filter.drop_duplicates=true",
         "tokenizer.kind=byte",

@@ -110,6 +110,17 @@ def test_newer_format_is_refused(checkpoints: CheckpointManager) -> None:
         checkpoints.load(1)
 
 
+def test_newer_format_is_neither_skipped_nor_deleted(checkpoints: CheckpointManager) -> None:
+    path = checkpoints.save(checkpoint(1)) / "state.json"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(state | {"format": FORMAT + 1}), encoding="utf-8")
+    with pytest.raises(UserError, match="upgrade"):
+        checkpoints.load_latest()
+    for step in (2, 3, 4):
+        checkpoints.save(checkpoint(step))
+    assert checkpoints.steps() == [1, 3, 4]
+
+
 def test_load_latest_is_none_if_all_are_damaged(checkpoints: CheckpointManager, logged: list[str]) -> None:
     for step in (1, 2):
         shutil.rmtree(checkpoints.save(checkpoint(step)))

@@ -12,6 +12,7 @@ import typer
 
 import regard
 from regard.cli.commands import (
+    average,
     classify,
     cost,
     data,
@@ -28,6 +29,7 @@ from regard.cli.commands import (
 from regard.cli.options import ModelArgument
 from regard.cli.processes import clean_exit
 from regard.errors import UserError
+from regard.files import check_encodable
 
 app = typer.Typer(
     name="regard",
@@ -40,6 +42,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("recipes")(train.recipes)
+app.command("average")(average.average)
 app.command("cost")(cost.cost)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
@@ -85,6 +88,7 @@ def import_(
     """Import a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT) as a run folder."""
     from regard.interop import import_huggingface
 
+    check_encodable(out)
     imported = import_huggingface(directory, out)
     print(f"{out}: {imported}")
 
@@ -106,6 +110,7 @@ def export(
     """Export a model for transformers or CTranslate2."""
     from regard.interop import export_ctranslate2, export_huggingface
 
+    check_encodable(out)
     if target is ExportFormat.hf:
         if quantization != "float32":
             raise UserError("--quantization is for ctranslate2; leave it out for hf.")

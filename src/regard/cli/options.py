@@ -32,7 +32,13 @@ class Dtype(StrEnum):
     int8 = "int8"
 
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a pretrained model: en-tr.")]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A run folder, a checkpoint (RUN@last, RUN@best, RUN@STEP), or a pretrained model: en-tr.",
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU if there is one.")]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")]
 OverridesOption = Annotated[

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -40,10 +40,13 @@ _joined_groups: list["ProcessGroup"] = []
 """Groups of more than one process that this process has joined."""
 
 
-def launch_processes(processes: int | None, device: str, threads: int | None, advice: str = "") -> None:
+def launch_processes(
+    processes: int | None, device: str, threads: int | None, advice: str | Callable[[], str] = ""
+) -> None:
     """Launch the requested processes with this command line, wait for them and exit with their code.
 
-    Returns if there is nothing to launch. `advice` is added to the message about a lost process.
+    Returns if there is nothing to launch. `advice` is added to the message about a lost process; a function is
+    called then.
     """
     if processes is None or _LAUNCHED in os.environ:
         return
@@ -132,7 +135,7 @@ def was_restarted() -> bool:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
-def _launch(processes: int, advice: str) -> int:
+def _launch(processes: int, advice: str | Callable[[], str]) -> int:
     """Launch the processes and wait for them; returns the exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -156,7 +159,7 @@ def _launch(processes: int, advice: str) -> int:
         except SignalException:
             return 130
         except ChildFailedError as failed:
-            return _report_failures(failed.failures, processes, advice)
+            return _report_failures(failed.failures, processes, advice() if callable(advice) else advice)
         finally:
             logging.disable(logging.NOTSET)
     return 0

@@ -89,7 +89,7 @@ def _summary(path: Path, folder: Path) -> RunSummary:
     step = _read_checked(_last_step, path / METRICS, 0, problems)
     train = recipe.get("train")
     steps = train.get("steps") if isinstance(train, dict) else None
-    is_finished = os.path.isfile(path / FINISHED)
+    is_finished = _modified(path / FINISHED) >= _last_logged(path)  # a finished run that is extended logs again
     return RunSummary(
         id=_run_id(path, folder),
         folder=_printable(path),
@@ -149,8 +149,13 @@ def _run_id(path: Path, folder: Path) -> str:
 
 def _last_logged(path: Path) -> float:
     """When a run last wrote metrics."""
+    return _modified(path / METRICS)
+
+
+def _modified(path: Path) -> float:
+    """When a file was last modified; 0 if there is none."""
     try:
-        return (path / METRICS).stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 

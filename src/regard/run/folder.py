@@ -1,8 +1,11 @@
 """The run folder: save a model as a folder of plain files and load it again.
 
-    run.json            metadata: format version, the regard version that wrote it, the model's config, its origin
+    run.json            metadata: format version, the regard version that wrote it, the model's config, its origin, and
+                        a SHA-256 of each of the other files, which are compared when the model is loaded
     model.safetensors   the weights, under their state-dict names
     tokenizer.json      the tokenizer, if there is one (and target_tokenizer.json, if the target side has its own)
+
+A run that has not finished has checkpoints instead of run.json (checkpoint.py), which are loaded in the same way.
 
 Nothing in a folder is ever executed: JSON and safetensors only. A new folder is written under a temporary name and then
 renamed, so that a run is either complete or absent. The format version is raised when an older regard could no longer
@@ -10,9 +13,8 @@ read what is written; every version of regard reads all earlier formats.
 """
 
 import json
-import shlex
-from collections.abc import Mapping, Sequence
-from importlib import resources
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files import new_file, new_folder, write_text
+from regard.files import check_encodable, file_sha256, new_file, new_folder, write_text
 from regard.model import AnyModel, Encoder, LanguageModel, VisionTransformer, build_empty, read_any_config
 from regard.model.embedding import out_of_vocabulary
+from regard.run.checkpoint import CheckpointReader
+from regard.run.locate import find_checkpoint, note, pretrained_models, split_checkpoint
 from regard.run.tensors import read_tensors, write_tensors
 
 FORMAT_VERSION = 1
+TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
 
 Ids = Tensor | Sequence[Sequence[int]]
 
@@ -37,6 +42,7 @@ class LoadedModel:
     `model` is the PyTorch module in evaluation mode, of any kind, and `config` the config it was built from.
     `tokenizer` is None if the folder has none; `target_tokenizer` is the same object unless the two sides differ.
     `path` is the folder the model was loaded from, or None, and `origin` what its run.json says about how it was made.
+    `checkpoint` is the step of the run's checkpoint that it was loaded from, or None.
     """
 
     def __init__(
@@ -47,9 +53,11 @@ class LoadedModel:
         *,
         path: Path | None = None,
         origin: Mapping[str, Any] | None = None,
+        checkpoint: int | None = None,
     ) -> None:
         self.model = model.eval()
         self.path = path
+        self.checkpoint = checkpoint
         self.origin = dict(origin or {})
         self.config = model.config
         self.tokenizer = tokenizer
@@ -118,61 +126,136 @@ def save_model(
     An existing folder is an error unless `replace` is true.
     """
     path = Path(folder)
+    check_encodable(path)
     with new_folder(path, replace=replace) as temporary:
-        (temporary / "run.json").write_text(_metadata_json(model, origin), encoding="utf-8")
-        write_tensors(temporary / "model.safetensors", model.state_dict())
-        for name, given in (("tokenizer.json", tokenizer), ("target_tokenizer.json", target_tokenizer)):
+        for name, given in zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True):
             if given is not None:
                 given.save(str(temporary / name))
+        write_model(temporary, model, [temporary / name for name in TOKENIZERS], origin or {})
     return path
 
 
-def save_trained_model(model: AnyModel, folder: Path, *, origin: Mapping[str, Any], half: bool = False) -> None:
-    """Write a trained model into the folder of its own run, which already holds the tokenizers.
+def write_model(folder: Path, model: AnyModel, files: Iterable[Path], origin: Mapping[str, Any]) -> None:
+    """Write a model into a new folder, with those of the `files` that exist: they are copied if they are elsewhere."""
+    write_tensors(folder / "model.safetensors", model.state_dict())
+    names = ["model.safetensors"]
+    for path in files:
+        if path.is_file():
+            if path.parent != folder:
+                shutil.copyfile(path, folder / path.name)
+            names += [path.name] if path.suffix == ".json" else []
+    (folder / "run.json").write_text(_json(model_metadata(model, origin, folder, names)), encoding="utf-8")
 
-    run.json is written last: its presence makes the folder a model that can be loaded.
+
+def save_trained_model(
+    model: AnyModel,
+    folder: Path,
+    *,
+    origin: Mapping[str, Any],
+    half: bool = False,
+    files: Iterable[str] = TOKENIZERS,
+) -> None:
+    """Write a trained model into the folder of its own run, which already holds the tokenizers (or other `files`).
+
+    run.json is written last: its presence makes the folder a model that can be loaded. That of an earlier model is
+    removed first, so that it is never found beside the weights of another.
     """
     weights = {name: tensor.half() if half else tensor for name, tensor in model.state_dict().items()}
     with new_file(folder / "model.safetensors") as temporary:
         write_tensors(temporary, weights)
-    write_text(folder / "run.json", _metadata_json(model, origin))
+        (folder / "run.json").unlink(missing_ok=True)
+    write_text(folder / "run.json", _json(model_metadata(model, origin, folder, ("model.safetensors", *files))))
 
 
-def load_model(folder: str | Path) -> LoadedModel:
-    """Load a run folder written by this version of regard or an earlier one, or a pretrained model by its name."""
-    path = find_model(folder)
-    config = read_any_config(read_metadata(path).get("model"), f"{path / 'run.json'}: model")
-    model = build_empty(config)
-    _load_weights(model, path / "model.safetensors")
-    tokenizers = [_read_tokenizer(path / name) for name in ("tokenizer.json", "target_tokenizer.json")]
-    return LoadedModel(model, *tokenizers, path=path, origin=read_origin(path))
+def model_metadata(
+    model: AnyModel, origin: Mapping[str, Any], folder: Path, files: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The contents of run.json, with a SHA-256 of those of the `files` that are in the folder."""
+    import regard
+
+    return {
+        "format": FORMAT_VERSION,
+        "regard": regard.__version__,
+        "model": model.config.plain(),
+        "origin": dict(origin),
+        "sha256": {name: file_sha256(folder / name) for name in files if (folder / name).is_file()},
+    }
 
 
-def find_model(name: str | Path) -> Path:
-    """The folder of a model: `name` itself if it is a path, else that of the pretrained model of this name."""
-    path = Path(name)
-    if path.exists() or path.name != str(name):
-        return path
-    pretrained = _pretrained_folder() / path.name
-    return pretrained if pretrained.is_dir() else path
+def load_model(name: str | Path) -> LoadedModel:
+    """Load a run folder written by this version of regard or an earlier one, or a pretrained model by its name.
+
+    Of a run that has not finished, the newest checkpoint is loaded; RUN@best, RUN@last and RUN@1500 name one.
+    """
+    folder, step = find_checkpoint(name)
+    while step is not None:
+        try:
+            return _load_checkpoint(folder, step, unfinished=split_checkpoint(name)[1] is None)
+        except UserError:
+            newer = find_checkpoint(name)[1]  # the run may have deleted the checkpoint while it was being read
+            if newer == step:
+                raise
+            step = newer
+    metadata = _read_run_json(folder)
+    model = build_empty(read_any_config(metadata.get("model"), f"{folder / 'run.json'}: model"))
+    path = folder / "model.safetensors"
+    load_weights(model, read_tensors(path), path)
+    tokenizers = [_read_tokenizer(folder / name) for name in TOKENIZERS]
+    check_digests(folder, metadata, folder / "run.json")
+    return LoadedModel(model, *tokenizers, path=folder, origin=origin_of(metadata))
 
 
-def pretrained_models() -> list[str]:
-    """The names of the models that ship with the package."""
-    return sorted(path.name for path in _pretrained_folder().glob("*") if (path / "run.json").is_file())
+def _load_checkpoint(folder: Path, step: int, *, unfinished: bool) -> LoadedModel:
+    """The model in a checkpoint whose files are intact: with the average of its weights if the run ends with that."""
+    reader = CheckpointReader(folder / "checkpoints")
+    state, path = reader.read_state(step), reader.path(step)
+    metadata = checkpoint_metadata(state, path)
+    model = build_empty(read_any_config(metadata.get("model"), f"{path / 'state.json'}: model"))
+    final = metadata.get("final_weights")
+    weights = dict(reader.read_group(step, state, "model"))
+    ema = dict(reader.read_group(step, state, "ema")) if final == "ema" else {}
+    load_weights(model, weights | ema, path)
+    tokenizers = [_read_tokenizer(folder / name) for name in TOKENIZERS]
+    check_digests(folder, metadata, path / "state.json")
+    weights_note = ""
+    if ema:
+        weights_note = ", with the moving average of its weights (train.final_weights = ema)"
+    elif final == "average":
+        weights_note = ", with its own weights: only a finished run has their average, or one made by `regard average`"
+    if unfinished:
+        note(f"{folder} has not finished: using its checkpoint of step {step:,}{weights_note}.")
+    elif weights_note:
+        note(f"{folder}@{step}: using the checkpoint of step {step:,}{weights_note}.")
+    origin = origin_of(metadata) | {"steps": step, "final_weights": {"kind": "ema" if ema else "last", "step": step}}
+    return LoadedModel(model, *tokenizers, path=folder, origin=origin, checkpoint=step)
 
 
-def read_metadata(folder: Path) -> dict[str, Any]:
-    """The contents of a folder's run.json."""
+def read_metadata(name: str | Path) -> dict[str, Any]:
+    """The contents of a folder's run.json or, of a run that has not finished, what its newest checkpoint says."""
+    folder, step = find_checkpoint(name, verify=False)
+    if step is None:
+        return _read_run_json(folder)
+    reader = CheckpointReader(folder / "checkpoints")
+    return checkpoint_metadata(reader.read_state(step), reader.path(step))
+
+
+def read_origin(name: str | Path) -> dict[str, Any]:
+    """The `origin` entry of run.json: how the model was made. Empty if the file has none."""
+    return origin_of(read_metadata(name))
+
+
+def origin_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The `origin` entry of a run's metadata; empty if it has none."""
+    origin = metadata.get("origin")
+    return dict(origin) if isinstance(origin, dict) else {}
+
+
+def _read_run_json(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not folder.exists():
         names = pretrained_models()
         hint = f" Models that ship with regard: {', '.join(names)}." if names else ""
         raise UserError(f"{folder}: there is no such folder.{hint}")
-    if not path.is_file() and (folder / "recipe.toml").is_file():
-        raise UserError(
-            f"{folder}: this run has not finished; resume it with `regard train {shlex.quote(str(folder))} --resume`."
-        )
     if not path.is_file():
         raise UserError(f"{folder} is not a run folder: it has no run.json. Import Hugging Face models first.")
     try:
@@ -190,32 +273,36 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     return dict(metadata)
 
 
-def read_origin(folder: Path) -> dict[str, Any]:
-    """The `origin` entry of run.json: how the model was made. Empty if the file has none."""
-    origin = read_metadata(folder).get("origin")
-    return dict(origin) if isinstance(origin, dict) else {}
+def checkpoint_metadata(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What a checkpoint's state.json says about its model."""
+    if not isinstance(state.get("run"), dict):
+        raise UserError(
+            f"{path} does not say which model its weights belong to, as those of earlier versions do not; resume the "
+            "run with `regard train --resume`, which writes new checkpoints."
+        )
+    return dict(state["run"])
 
 
-def _pretrained_folder() -> Path:
-    return Path(str(resources.files("regard") / "pretrained"))
+def check_digests(folder: Path, metadata: Mapping[str, Any], record: Path) -> None:
+    """Compare files with the SHA-256 that `record` says they have; older folders have none."""
+    digests = metadata.get("sha256", {})
+    if not isinstance(digests, dict) or not all(Path(name).name == name for name in digests):
+        raise UserError(f"{record}: sha256: expected names of files and their SHA-256; restore it from a copy.")
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file() or file_sha256(path) != digest:
+            advice = ', or remove its entry under "sha256" there if you changed it' if record.name == "run.json" else ""
+            raise UserError(
+                f"{path} is missing or damaged: its SHA-256 is not the one in {record}. Restore it from a copy{advice}."
+            )
 
 
-def _metadata_json(model: AnyModel, origin: Mapping[str, Any] | None) -> str:
-    """The contents of run.json."""
-    import regard
-
-    metadata = {
-        "format": FORMAT_VERSION,
-        "regard": regard.__version__,
-        "model": model.config.plain(),
-        "origin": dict(origin or {}),
-    }
+def _json(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
 
 
-def _load_weights(model: AnyModel, path: Path) -> None:
-    """Load the weights in a file into a model, whose tensors must match exactly."""
-    weights = read_tensors(path)
+def load_weights(model: AnyModel, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Load weights, read from `path`, into a model, whose tensors must match exactly."""
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in weights:

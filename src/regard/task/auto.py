@@ -10,7 +10,7 @@ from regard.task.registry import find_task
 
 
 def open_model(name: str | Path, device: torch.device | str = "cpu") -> Pipeline:
-    """A model from a run folder, or a pretrained one by its name, as a `Translator`, a `TextGenerator`, a `Parser` …
+    """A run folder, one of its checkpoints, or a pretrained model, as a `Translator`, a `TextGenerator`, a `Parser` …
 
     A model that no task supports (one without a tokenizer, for example) is a plain `Pipeline`, in the precision it was
     saved in; the others compute in float32.

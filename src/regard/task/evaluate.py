@@ -1,4 +1,4 @@
-"""Evaluate a finished model on the test sets of its recipe, whatever its task.
+"""Evaluate a model on the test sets of its recipe, whatever its task.
 
 If the data of the task are pairs of texts (translation), outputs are compared with references: those of the recipe, or
 those in files; a file of outputs can take the place of a model. For any other task the data is prepared as for
@@ -15,7 +15,7 @@ import torch
 from regard.data.text.corpus import Corpus, CorpusConfig
 from regard.data.text.lines import read_lines
 from regard.errors import UserError
-from regard.run import find_model, load_model, read_metadata, read_origin
+from regard.run import find_model, is_unfinished, load_model, read_metadata, read_origin
 from regard.score import TranslationScore, score_translations
 from regard.task.base import Recipe
 from regard.task.recipe_io import read_recipe
@@ -48,9 +48,10 @@ def evaluate(
 
 
 def recorded_task(model: str | Path) -> TaskInfo | None:
-    """The task that a model was trained for; None if its folder does not record one, or it is not a finished run."""
-    path = find_model(model)
-    name = read_origin(path).get("task") if (path / "run.json").is_file() else None
+    """The task that a model was trained for; None if its folder does not record one, or it is not a run."""
+    folder = find_model(model)
+    is_run = (folder / "run.json").is_file() or is_unfinished(folder)
+    name = read_origin(folder).get("task") if is_run else None
     return get_task(name) if name in TASKS else None
 
 
@@ -137,7 +138,7 @@ def _test_task(
     if beam_size is not None:
         recipe = _with_beam_size(recipe, beam_size)
     task: Any = recipe.build_task(folder, _silent, process_group)
-    task.model = load_model(folder).model.float().to(device)
+    task.model = load_model(model).model.float().to(device)
     scores: dict[str, Score] = task.test(_silent)
     return scores
 

@@ -33,7 +33,7 @@ class Pipeline:
 
     @classmethod
     def load(cls, name: "str | Path", device: "torch.device | str" = "cpu") -> Self:
-        """Load a run folder, or a pretrained model by its name. It computes in float32."""
+        """Load a run folder, one of its checkpoints (RUN@best), or a pretrained model. It computes in float32."""
         from regard.run import load_model
 
         loaded = load_model(name)

@@ -16,6 +16,7 @@ import tomli_w
 
 from regard.data.text.corpus import CorpusConfig
 from regard.errors import UserError
+from regard.run import find_model
 from regard.task.base import Recipe
 from regard.task.registry import get_task, read_values, task_of
 
@@ -56,6 +57,8 @@ def read_recipe(
     """
     values, where = _read_values(name)
     values = {"name": recipe_name(name), **values}
+    if Path(name).is_dir() and any(one.partition("=")[0].strip() == "train.steps" for one in overrides):
+        values = _with_following_schedule(values)
     if pairs is not None:
         if not get_task(task_of(values), where).text_pairs:
             raise UserError(f"{where} is for {task_of(values)}, so it cannot be trained on pairs of sentences.")
@@ -73,7 +76,13 @@ def read_recipe(
 
 def write_recipe(recipe: Recipe) -> str:
     """The recipe as TOML, with every default filled in."""
-    return tomli_w.dumps(_without_none(recipe.resolved()))
+    text = tomli_w.dumps(_without_none(recipe.resolved()))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text[text.rfind("\n", 0, error.start) + 1 :].partition("\n")[0]
+        raise UserError(f"The recipe contains a name that is not UTF-8: {line!a}; rename that file.") from None
+    return text
 
 
 def recipe_name(name: str | Path) -> str:
@@ -95,6 +104,16 @@ def apply_override(values: dict[str, Any], override: str) -> dict[str, Any]:
         value = _absolute(value, path[-1], Path.cwd())
     changed: dict[str, Any] = _replaced(values, path, value, override)
     return changed
+
+
+def _with_following_schedule(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a run, whose recipe has every default filled in, without a schedule's steps that are the run's."""
+    train = values.get("train")
+    schedule = train.get("schedule") if isinstance(train, dict) else None
+    if not isinstance(train, dict) or not isinstance(schedule, dict) or schedule.get("steps") != train.get("steps"):
+        return values
+    schedule = {key: value for key, value in schedule.items() if key != "steps"}
+    return {**values, "train": {**train, "schedule": schedule}}
 
 
 def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> dict[str, Any]:
@@ -138,6 +157,10 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
         try:
             return _with_absolute_paths(_parse(path.read_text(encoding="utf-8"), str(path)), path.parent), str(path)
         except FileNotFoundError:
+            if Path(name).is_dir():
+                raise UserError(
+                    f"{name} has no recipe.toml: no run was started there. Give the recipe, with --out {name}."
+                ) from None
             raise UserError(
                 f"{path}: there is no such recipe; `regard recipes` lists those that ship with regard."
             ) from None
@@ -178,8 +201,8 @@ def _absolute(value: Any, key: str, folder: Path) -> Any:
     if isinstance(value, dict):
         return value if "dataset" in value else {name: _absolute(item, name, folder) for name, item in value.items()}
     names_path = key in ("path", "source", "target", "labels") or (key == "init_from" and "/" in str(value).rstrip("/"))
-    # In init_from, a name without a slash may be a folder here, or a pretrained model.
-    if isinstance(value, str) and (names_path or (key == "init_from" and (folder / value).exists())):
+    # In init_from, a name without a slash may be a folder here (or one of its checkpoints), or a pretrained model.
+    if isinstance(value, str) and (names_path or (key == "init_from" and find_model(folder / value).exists())):
         return str((folder / value).absolute())
     return value
 

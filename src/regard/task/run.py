@@ -13,7 +13,6 @@ A resumed run reuses what is there, and existing files are never lost.
 import contextlib
 import platform
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,13 +23,14 @@ import torch
 from regard.config import ConfigError
 from regard.cost import Cost, TrainingSetup, detect_hardware, estimate, memory_advice
 from regard.errors import UserError
-from regard.files import remove_unfinished, write_text
+from regard.files import write_text
 from regard.model import count_embedding_parameters, count_parameters
 from regard.run import read_metadata, save_trained_model
+from regard.run.folder import model_metadata
 from regard.task.base import Recipe
+from regard.task.claim import claim_folder, settings_of_result
 from regard.task.model_card import model_card
-from regard.task.recipe_io import read_recipe, write_recipe
-from regard.task.registry import read_values
+from regard.task.recipe_io import read_recipe
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import check_shard_size
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
@@ -63,34 +63,43 @@ def train(
     Every process of a `process_group` calls this, with a folder that all of them see; only rank 0 logs and writes.
     """
     callback = callback if callback is not None and process_group.is_rank0 else Callback()
-    device = torch.device(device)
     check_shard_size(recipe.train.parallel, process_group.size)
-    fresh = process_group.is_rank0 and not (folder / "recipe.toml").exists()
-    if process_group.broadcast_from_rank0(lambda: _claim_folder(recipe, folder, resume)):
-        callback.log(f"{folder}: this run has already finished.")
-        return _finished_result(recipe, folder)
-    try:
-        task = recipe.build_task(folder, callback.log, process_group)
-        trainer = Trainer(task, recipe.train, folder, device=device, callback=callback, process_group=process_group)
-    except UserError:
-        if fresh:
-            _remove_prepared_files(recipe, folder)
-        raise
+    with contextlib.ExitStack() as stack:
+        fresh = process_group.is_rank0 and not (folder / "recipe.toml").exists()
+        if process_group.broadcast_from_rank0(lambda: claim_folder(recipe, folder, resume, stack, callback.log)):
+            callback.log(f"{folder}: this run has already finished.")
+            return _finished_result(recipe, folder)
+        try:
+            task = recipe.build_task(folder, callback.log, process_group)
+            trainer = Trainer(task, recipe.train, folder, device=device, callback=callback, process_group=process_group)
+        except UserError:
+            if fresh:
+                _remove_prepared_files(recipe, folder)
+            raise
+        return _train(recipe, trainer, resume)
+
+
+def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
+    """Train, test, and write the model into its run folder."""
+    task, callback, folder = trainer.task, trainer.callback, trainer.folder
     callback.log(f"Training on {task.describe_data()}")
     ignored = [] if recipe.has_validation else _ignored_without_validation(recipe.train)
     if ignored:
         callback.log(f"There is no validation data (data.valid), so {' and '.join(ignored)}.")
-    cost = log_cost(recipe, task, device, callback)
+    cost = log_cost(recipe, task, trainer.device, callback)
     callback.log(trainer.describe_kernels())
+    files = [name for name in recipe.prepared_files if name.endswith(".json")]  # tokenizers and other vocabularies
+    known = model_metadata(task.model, _known_origin(recipe, task), folder, files)
+    trainer.checkpoints.run = known | {"final_weights": recipe.train.final_weights}
     result = trainer.run(resume=resume)
     half, model = recipe.train.save_dtype == "float16", task.model
     if half:  # test the weights as they are saved
         model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
     scores = task.test(callback.log)
-    if process_group.is_rank0:
-        origin = _origin(recipe, task, result, cost, scores, device)
+    if trainer.process_group.is_rank0:
+        origin = _origin(recipe, task, result, cost, scores, trainer.device)
         write_text(folder / "README.md", model_card(recipe, origin))
-        save_trained_model(model, folder, origin=origin, half=half)
+        save_trained_model(model, folder, origin=origin, half=half, files=files)
     return RunResult(folder, scores, result.seconds)
 
 
@@ -146,31 +155,6 @@ def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes
     return recipe.model_copy(update={"train": train})
 
 
-def _claim_folder(recipe: Recipe, folder: Path, resume: bool) -> bool:
-    """Write the recipe into its folder, or check that it is there; returns whether the run has already finished."""
-    path = folder / "recipe.toml"
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
-    if folder.exists() and not resume and (path.exists() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already; continue it with --resume, or choose another folder with --out.")
-    if path.is_file():
-        before = read_recipe(path)
-        difference = _difference(before.plain(), read_values(tomllib.loads(write_recipe(recipe))).plain())
-        if difference is not None:
-            raise UserError(
-                f"{folder} was started with another recipe: {difference}. Resume without changes, or start a new run "
-                f"from its weights with --set init_from={folder}."
-            )
-        remove_unfinished(folder)
-        return (folder / "run.json").is_file()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write there ({error.strerror}); choose another folder with --out.") from None
-    write_text(path, write_recipe(recipe))
-    return False
-
-
 def _ignored_without_validation(config: TrainConfig) -> list[str]:
     """What happens to settings that need validation data."""
     ignored = []
@@ -185,23 +169,6 @@ def _remove_prepared_files(recipe: Recipe, folder: Path) -> None:
     """Clean up after a run that could not start, so that the next attempt finds an empty folder."""
     for name in (*recipe.prepared_files, "recipe.toml"):
         (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def _difference(before: Any, after: Any, key: str = "") -> str | None:
-    """The first setting in which two recipes differ, of those that affect training."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in {**before, **after}:
-            if not key and name in ("name", "description", "expect"):
-                continue
-            if (key, name) == ("train", "parallel"):  # the number of processes does not change the steps
-                continue
-            found = _difference(before.get(name), after.get(name), f"{key}.{name}" if key else name)
-            if found is not None:
-                return found
-        return None
-    return None if before == after else f"{key} was {before!r} and is {after!r} now"
 
 
 def expected_cost(recipe: Recipe) -> Cost:
@@ -234,6 +201,11 @@ def log_cost(recipe: Recipe, task: Task[Any], device: torch.device, callback: Ca
     return cost
 
 
+def _known_origin(recipe: Recipe, task: Task[Any]) -> dict[str, Any]:
+    """What is known of a model's origin before it is trained; its checkpoints record it."""
+    return {"recipe": recipe.name, "task": recipe.task, "seed": recipe.train.seed, **task.metadata()}
+
+
 def _origin(
     recipe: Recipe,
     task: Task[Any],
@@ -248,9 +220,8 @@ def _origin(
     processes = task.process_group.size
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
-        "recipe": recipe.name,
-        "task": recipe.task,
-        "seed": recipe.train.seed,
+        **_known_origin(recipe, task),
+        "train": settings_of_result(recipe.train),
         "steps": result.steps,
         "stopped_early": result.stopped_early,
         "final_weights": result.final_weights.asdict(),
@@ -263,7 +234,6 @@ def _origin(
         "device": name if processes == 1 else f"{processes} × {name}",
         "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
-        **task.metadata(),
         "scores": {name: score.rounded() for name, score in scores.items()},
     }
 
@@ -272,6 +242,7 @@ def _finished_result(recipe: Recipe, folder: Path) -> RunResult:
     origin = read_metadata(folder)["origin"]
     names = [field.name for field in fields(recipe.score_type)]
     scores = {
-        test: recipe.score_type(**{name: values[name] for name in names}) for test, values in origin["scores"].items()
+        test: recipe.score_type(**{name: values[name] for name in names})
+        for test, values in origin.get("scores", {}).items()
     }
-    return RunResult(folder, scores, origin["seconds"])
+    return RunResult(folder, scores, origin.get("seconds", 0.0))

@@ -1,24 +1,15 @@
-"""Checkpoints: everything a run needs to resume exactly, as plain files.
-
-    checkpoints/step-00001500/
-        state.json               format, step, metadata as JSON, and a SHA-256 of each file
-        model.safetensors        the weights
-        optimizer.safetensors    the optimizer state
-        rng.safetensors          the state of the random number generators
-        ema.safetensors          the exponential moving average of the weights, if the run keeps one
-
-If the tensors are sharded over processes (fsdp), each process writes its own files: model-00000.safetensors,
-model-00001.safetensors and so on, and shards.json says which rows they hold (distributed/sharded_checkpoint.py). Any
-number of processes can resume from either kind.
+"""Writing checkpoints: everything a run needs to resume exactly, as plain files (run/checkpoint.py reads them).
 
 A checkpoint is written atomically. One that was damaged later is noticed by its checksums, and the one before it is
 used instead, with a message. The newest `keep` checkpoints are kept, and besides them the one marked as best. A
 `temporary` one (written because the run was interrupted, say) is kept only until the next: an interrupted run ends up
 with the same checkpoints as one that was never interrupted.
+
+If the tensors are sharded over processes (fsdp), each process writes its own files (distributed/sharded_checkpoint.py).
+Any number of processes can resume from either kind.
 """
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,19 +21,11 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.files import file_sha256, new_folder, remove_unfinished
-from regard.run.tensors import read_tensors, write_tensors
+from regard.run.checkpoint import FORMAT, CheckpointReader, NewerFormatError, group_of, state_checksum
+from regard.run.sharded_tensors import SHARD_INDEX, ShardIndex
+from regard.run.tensors import write_tensors
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from regard.train.distributed.sharded_checkpoint import (
-    SHARD_INDEX,
-    ShardedTensors,
-    ShardIndex,
-    Sharding,
-    read_shard_index,
-    write_shards,
-)
-
-FORMAT = 2
-"""The newest format this version reads: 1 is without shards, 2 with them."""
+from regard.train.distributed.sharded_checkpoint import Sharding, write_shards
 
 
 @dataclass(frozen=True)
@@ -60,10 +43,11 @@ class Checkpoint:
     ema: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class CheckpointManager:
-    """The checkpoints of a run in their folder. `log` receives messages for the user.
+class CheckpointManager(CheckpointReader):
+    """Reads and writes the checkpoints of a run. `log` receives messages for the user.
 
     `sharding` says which rows of each tensor this process holds, if they are sharded. All processes write together.
+    `run` is what the run.json of the finished model will say; with it, checkpoints can be loaded as models.
     """
 
     def __init__(
@@ -77,22 +61,14 @@ class CheckpointManager:
     ) -> None:
         if keep < 1:
             raise UserError(f"checkpoints: keep is {keep}; at least one must be kept to resume from.")
-        self.folder, self.keep = folder, keep
-        self.log: Callable[[str], None] = log or (lambda message: None)
+        super().__init__(folder, log)
+        self.keep = keep
+        self.run: Mapping[str, Any] | None = None
         self._process_group, self._sharding = process_group, sharding
-
-    def steps(self) -> list[int]:
-        """The steps of all checkpoints, oldest first."""
-        matches = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
-        return sorted(int(match[1]) for match in matches if match is not None)
-
-    def permanent_steps(self) -> list[int]:
-        """The steps of those that are readable and not temporary, oldest first."""
-        return [step for step in self.steps() if self._flag(step, "temporary") is False]
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False, temporary: bool = False) -> Path:
         """Write a checkpoint, then delete those that are too old. The latest `best` one is not deleted."""
-        path = self._path(checkpoint.step)
+        path = self.path(checkpoint.step)
         groups = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
         if checkpoint.ema:
             groups["ema"] = checkpoint.ema
@@ -105,8 +81,10 @@ class CheckpointManager:
                     "best": best,
                     "temporary": temporary,
                     "metadata": dict(checkpoint.metadata),
+                    **({} if self.run is None else {"run": dict(self.run)}),
                     "sha256": self._write_tensors(unfinished, groups, checkpoint.rng),
                 }
+                state["checksum"] = state_checksum(json.loads(json.dumps(state)))
                 (unfinished / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
             self._delete_old(checkpoint.step)
         elif self._sharding is not None:
@@ -116,62 +94,15 @@ class CheckpointManager:
 
     def load(self, step: int, *, check: bool = True) -> Checkpoint:
         """One checkpoint; an error if its files are not as they were written (unless `check` is off)."""
-        path = self._path(step)
-        state = self._check(step) if check else self._read_state(path)
-        groups: dict[str, Mapping[str, Tensor]] = {}
-        names = [name for name in state["sha256"] if name.endswith(".safetensors")]
-        index = read_shard_index(path / SHARD_INDEX) if SHARD_INDEX in state["sha256"] else {}
-        for group in dict.fromkeys(map(_group, names)):
-            files = [name for name in names if _group(name) == group]
-            complete = files == [f"{group}.safetensors"]
-            groups[group] = read_tensors(path / files[0]) if complete else ShardedTensors(path, files, index)
+        state = self.check(step) if check else self.read_state(step)
+        names = dict.fromkeys(group_of(name) for name in state["sha256"] if name.endswith(".safetensors"))
+        groups = {group: self.read_group(step, state, group) for group in names}
         return Checkpoint(step, metadata=state["metadata"], **groups)
 
     def load_latest(self) -> Checkpoint | None:
         """The newest intact checkpoint. Damaged ones are skipped with a message, and left for inspection."""
-        step = self._process_group.broadcast_from_rank0(self._newest)
+        step = self._process_group.broadcast_from_rank0(self.newest)
         return None if step is None else self.load(step, check=False)
-
-    def average_weights(self, count: int) -> dict[str, Tensor]:
-        """The mean of the weights of the last `count` intact checkpoints (no temporary ones), summed in float64."""
-        total: dict[str, Tensor] = {}
-        dtypes: dict[str, torch.dtype] = {}
-        used = 0
-        for step in reversed(self.steps()):
-            if used == count:
-                break
-            if self._flag(step, "temporary"):
-                continue
-            try:
-                weights = dict(self.load(step).model)
-            except UserError as error:
-                self.log(f"{error} The checkpoint of step {step} is left out of the average.")
-                continue
-            dtypes = {name: tensor.dtype for name, tensor in weights.items()}
-            total = {name: tensor.double() + total.get(name, 0.0) for name, tensor in weights.items()}
-            used += 1
-        if used == 0:
-            raise UserError(f"{self.folder} has no intact checkpoint to average.")
-        return {name: (tensor / used).to(dtypes[name]) for name, tensor in total.items()}
-
-    def _newest(self) -> int | None:
-        for step in reversed(self.steps()):
-            try:
-                self._check(step)
-                return step
-            except UserError as error:
-                self.log(f"{error} The checkpoint of step {step} is skipped; the one before it is used.")
-        return None
-
-    def _check(self, step: int) -> dict[str, Any]:
-        """The contents of a checkpoint's state.json, once all its files match their checksums."""
-        path = self._path(step)
-        state = self._read_state(path)
-        for name, digest in state["sha256"].items():
-            file = path / name
-            if not file.is_file() or file_sha256(file) != digest:
-                raise UserError(f"{file} is missing or damaged.")
-        return state
 
     def _write_tensors(
         self, folder: Path, groups: Mapping[str, Mapping[str, Tensor]], rng: Mapping[str, Tensor]
@@ -208,49 +139,24 @@ class CheckpointManager:
             raise UserError(f"{shared}: could not be written ({error.strerror or error}).") from None
         return [(each[0], each[1]) for each in self._process_group.all_gather_object([index, digests])]
 
-    def _path(self, step: int) -> Path:
-        return self.folder / f"step-{step:08}"
-
-    def _read_state(self, folder: Path) -> dict[str, Any]:
-        path = folder / "state.json"
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            number, digests, metadata = state["format"], state["sha256"], state["metadata"]
-            valid = isinstance(digests, dict) and isinstance(metadata, dict) and isinstance(number, int)
-            valid = valid and {"model", "optimizer", "rng"} <= {
-                _group(name) for name in digests if name.endswith(".safetensors")
-            }
-        except (OSError, ValueError, KeyError, TypeError):
-            valid, number = False, 0
-        if not valid:
-            raise UserError(f"{path} is missing or damaged.")
-        if number > FORMAT:
-            raise UserError(f"{path} was written by a newer regard (format {number}; this version reads {FORMAT}).")
-        return dict(state)
-
     def _delete_old(self, written: int) -> None:
         """Keep the one just written, the newest ones, and the latest of those marked as best.
 
-        A damaged one is left for inspection until all those that are kept are newer.
+        A damaged one is left for inspection until all those that are kept are newer, and one that a newer regard has
+        written is never deleted.
         """
-        best = [step for step in self.steps() if self._flag(step, "best")]
+        best = [step for step in self.steps() if self.flag(step, "best")]
         newest = self.permanent_steps()[-self.keep :]
         for step in self.steps():
-            damaged = self._flag(step, "temporary") is None and (len(newest) < self.keep or step > newest[0])
-            if step not in {written, *best[-1:], *newest} and not damaged:
-                shutil.rmtree(self._path(step), ignore_errors=True)
-
-    def _flag(self, step: int, name: str) -> bool | None:
-        """Whether a checkpoint has a flag; None if it is damaged."""
-        try:
-            return self._read_state(self._path(step)).get(name) is True
-        except UserError:
-            return None
-
-
-def _group(file: str) -> str:
-    """What a file holds: model, for model.safetensors and model-00001.safetensors."""
-    return re.sub(r"(-\d+)?\.safetensors$", "", file)
+            try:
+                self.read_state(step)
+            except NewerFormatError:
+                continue
+            except UserError:
+                if len(newest) < self.keep or step > newest[0]:
+                    continue
+            if step not in {written, *best[-1:], *newest}:
+                shutil.rmtree(self.path(step), ignore_errors=True)
 
 
 def rng_state(process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import typer
 from regard.cli.options import DeviceOption, ThreadsOption, select_device
 from regard.cli.processes import exit_now
 from regard.errors import UserError
+from regard.files import check_encodable
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ def look(
         list[str],
         typer.Argument(
             metavar="MODEL... [TEXT]",
-            help="Run folders, pretrained models (en-tr) or saved traces; then a text, or the path of an image.",
+            help="Run folders (or RUN@STEP), pretrained models (en-tr) or saved traces; then a text or an image file.",
         ),
     ],
     port: Annotated[
@@ -46,6 +47,8 @@ def look(
         raise UserError(f"--runs {runs}: this folder does not exist.")
     if html is None:
         _check_extra()
+    else:
+        check_encodable(html)
     traced_models, traces = _load(names, select_device(device, threads))
     if html is not None:
         if len(traced_models) + len(traces) != 1:

@@ -25,7 +25,8 @@ Print = Callable[[str, dict[str, Any]], None]
 
 def score(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A run folder, a pretrained model, or a file of outputs.")
+        str,
+        typer.Argument(metavar="MODEL", help="A run folder (or RUN@STEP), a pretrained model, or a file of outputs."),
     ],
     against: Annotated[str | None, typer.Option(help="A second model to compare with, by paired bootstrap.")] = None,
     test: Annotated[str | None, typer.Option(help="One of the recipe's test sets. Default: all.")] = None,

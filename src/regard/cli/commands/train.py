@@ -34,7 +34,9 @@ def train(
     recipe: RecipeArgument,
     overrides: OverridesOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write. Default: runs/RECIPE.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in this folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in this folder; --set train.steps=N extends it.")
+    ] = False,
     source: Annotated[Path | None, typer.Option(help="Your own source sentences, one per line.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     pairs: Annotated[
@@ -68,7 +70,12 @@ def train(
         resume_command = f"regard train {shlex.quote(str(folder))} --resume"
         if processes is not None and processes > 1:
             resume_command += f" --processes {processes}"
-        advice = f" Checkpoints are complete; continue with: {resume_command}"
+
+        def advice() -> str:
+            if not (folder / "recipe.toml").is_file():
+                return " The run had not begun; start it again with the same command."
+            return f" Checkpoints are complete; continue with: {resume_command}"
+
         launch_processes(processes, device, threads, advice)
     with (
         join_process_group(device, threads, chosen.train.parallel.timeout) as (process_group, own_device),

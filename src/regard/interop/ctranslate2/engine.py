@@ -20,11 +20,10 @@ from regard.data.registry import cache_folder
 from regard.errors import UserError
 from regard.files import file_sha256
 from regard.interop.ctranslate2.export import POSITIONS, export_ctranslate2
-from regard.run import find_model
+from regard.run import model_files, pin_checkpoint
 
 _VERSION = "1"
 """To be changed whenever the exporter's output for the same model changes."""
-_FILES = ("model.safetensors", "run.json", "tokenizer.json", "target_tokenizer.json")
 _INTRA_THREADS = 4
 """More threads than this hardly speed up one batch, so additional ones compute other batches."""
 
@@ -40,11 +39,11 @@ class Output:
 
 def cached_export(folder: Path | str) -> Path:
     """The CTranslate2 export of a run folder: from the cache, or written there."""
-    model_folder = find_model(folder)
-    exported = cache_folder() / "ctranslate2" / _fingerprint(model_folder)
+    model = pin_checkpoint(folder)
+    exported = cache_folder() / "ctranslate2" / _fingerprint(model)
     if not exported.exists():
         try:
-            export_ctranslate2(model_folder, exported)
+            export_ctranslate2(model, exported)
         except UserError:
             if not exported.exists():  # otherwise another process has exported it in the meantime
                 raise
@@ -239,9 +238,9 @@ def _wait(batch: list[Any]) -> list[Any]:
         raise UserError(f"CTranslate2 failed ({str(error).splitlines()[0]}); use --engine regard.") from None
 
 
-def _fingerprint(model_folder: Path) -> str:
-    """A hash of a run folder's files."""
-    hashes = [f"{name} {file_sha256(model_folder / name)}" for name in _FILES if (model_folder / name).is_file()]
+def _fingerprint(model: str) -> str:
+    """A hash of a model's files."""
+    hashes = [f"{path.name} {file_sha256(path)}" for path in model_files(model)]
     return hashlib.sha256("\n".join([_VERSION, *hashes]).encode()).hexdigest()
 
 

@@ -54,7 +54,7 @@ def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str
         raise UserError(f"{out} exists already; choose another folder, or remove it first.")
     if quantization not in QUANTIZATIONS:
         raise UserError(f"There is no quantization {quantization!r}; choose one of {', '.join(QUANTIZATIONS)}.")
-    loaded = load_model(model_folder)
+    loaded = load_model(folder)
     config = loaded.config
     if isinstance(config, LanguageModelConfig):
         return _export_language_model(loaded, config, model_folder, out, quantization)

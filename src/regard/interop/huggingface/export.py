@@ -70,7 +70,7 @@ from regard.model import (
     build_empty,
     read_any_config,
 )
-from regard.run import LoadedModel, find_model, load_model, read_metadata
+from regard.run import LoadedModel, find_model, load_model
 from regard.run.tensors import write_tensors
 
 _TRAINING_ONLY = ("dropout", "aux_loss", "bias_update_rate")
@@ -85,9 +85,8 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     source, out = find_model(folder), Path(out)
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists already; choose another folder, or remove it first.")
-    recorded = read_metadata(source).get("origin")
-    origin = recorded if isinstance(recorded, dict) else {}
-    loaded = load_model(source)
+    loaded = load_model(folder)
+    origin = loaded.origin
     architecture = _architecture(loaded.config, origin)
     _check_layer_kinds(architecture, loaded.config)
     config, tensors = _prepare(architecture, loaded)

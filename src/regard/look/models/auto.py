@@ -17,9 +17,9 @@ from regard.task.pipeline import Pipeline
 
 
 def make_traced_model(pipeline: Pipeline, name: str | None = None) -> TracedModel:
-    """The traced model of a pipeline, named after its folder unless a name is given."""
-    folder = pipeline.path
-    name = name or ("model" if folder is None else folder.resolve().name)
+    """The traced model of a pipeline, named after its folder (and checkpoint) unless a name is given."""
+    folder, checkpoint = pipeline.path, pipeline.loaded.checkpoint
+    name = name or ("model" if folder is None else folder.resolve().name) + (f"@{checkpoint}" if checkpoint else "")
     traced_type = next((traced for kind, traced in TASK_MODELS.items() if isinstance(pipeline, kind)), None)
     if traced_type is None:
         traced_model = _generic(pipeline, name)

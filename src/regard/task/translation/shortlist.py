@@ -15,7 +15,7 @@ from regard.data.text.word_alignment import encode_pairs, learn_lexicon
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode.shortlist import Shortlist
 from regard.errors import UserError
-from regard.files import new_file
+from regard.files import check_encodable, new_file
 from regard.run import find_model, read_metadata
 from regard.run.tensors import read_tensors, write_tensors
 from regard.task.translation.recipe import read_translation_recipe
@@ -94,9 +94,10 @@ def shortlist_path(model: str | Path, out: Path | None) -> Path:
     """Where to write a model's shortlist: `out`, or the model's folder, unless it ships with the package."""
     folder = find_model(model)
     read_metadata(folder)
-    if out is None and folder != Path(model):
+    if out is None and folder not in (Path(model), Path(str(model).rpartition("@")[0])):
         raise UserError(f"{model} ships with regard and is not changed; give the file to write with --out.")
     path = folder / SHORTLIST if out is None else out
+    check_encodable(path)
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UserError(f"{path} cannot be written; give another file with --out.")
     return path

@@ -25,9 +25,9 @@ from regard.attention.multi_head import CrossAttentionBase
 from regard.errors import UserError
 from regard.fused.training import fuse_for_training
 from regard.model.stack import Block
+from regard.run.sharded_tensors import TensorShard
 from regard.train.config import ParallelConfig, TrainConfig
 from regard.train.distributed.process_group import ProcessGroup
-from regard.train.distributed.sharded_checkpoint import TensorShard
 from regard.train.step import SingleDevicePlacement, forward_in_precision
 from regard.train.task import Forward
 
