@@ -8,6 +8,7 @@ from pydantic import Field
 
 from regard.config import Config
 from regard.cost import Workload
+from regard.data.batching.item_weights import MAX_WEIGHT
 from regard.data.source import DataSource, NonEmpty
 from regard.data.tokenizers.training import TokenizerConfig
 from regard.data.trees.cleaning import clean_tree, with_root
@@ -27,8 +28,8 @@ class TreesConfig(DataSource):
     """A treebank file in Penn bracket format."""
 
     path: NonEmpty
-    weight: int = Field(default=1, ge=1)
-    """How often each tree occurs in one epoch."""
+    weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
+    """The number of times that each tree occurs in one epoch; of 0.3, three tenths of the trees, others each time."""
 
     @property
     def file(self) -> Path:

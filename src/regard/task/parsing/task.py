@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from regard.data.batching.item_weights import ItemGroup
 from regard.data.registry import cache_folder
 from regard.data.store.token_store import TokenStore, cached_store
 from regard.data.tokenizers.tokenizer import TextTokenizer
@@ -54,14 +55,16 @@ class ParsingTask(Seq2SeqTask):
         self,
         recipe: ParsingRecipe,
         vocabularies: Vocabularies,
-        stores: tuple[TokenStore, TokenStore | None],
+        data: tuple[TokenStore, list[ItemGroup], TokenStore | None],
         trees: dict[str, list[Tree]],
         fingerprints: dict[str, str],
         model: EncoderDecoder,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`stores` are tokenized training and validation data; `trees` those of "valid" and of the test sets."""
-        super().__init__(recipe.train, recipe.data.max_length, *stores, model, process_group)
+        """`data` are the tokenized training data with its weights, and the tokenized validation data; `trees` those of
+        "valid" and of the test sets."""
+        train, groups, valid = data
+        super().__init__(recipe.train, recipe.data.max_length, train, valid, model, process_group, groups)
         self.recipe, self.vocabularies, self.trees, self.fingerprints = recipe, vocabularies, trees, fingerprints
 
     @classmethod
@@ -73,13 +76,14 @@ class ParsingTask(Seq2SeqTask):
         trees = {name: list(source.trees()) for name, source in sources.items()}
         fingerprints = {"train": " ".join(file_sha256(source.file) for source in data.train)}
         fingerprints |= {name: file_sha256(source.file) for name, source in sources.items()}
-        train = process_group.rank0_first(lambda: _encoded(vocabularies, list(_training_trees(recipe)), log))
+        groups, training_trees = _training_trees(recipe)
+        train = process_group.rank0_first(lambda: _encoded(vocabularies, training_trees, log))
         covered = [tree for tree in trees.get("valid", []) if vocabularies.covers(tree)]
         valid = process_group.rank0_first(lambda: _encoded(vocabularies, covered, log)) if covered else None
         torch.manual_seed(recipe.train.seed)
         sizes = len(vocabularies.symbols), vocabularies.tokenizer.vocab_size
         model = recipe.make_model_config(*sizes).build() if pretrained is None else pretrained.train()
-        return cls(recipe, vocabularies, (train, valid), trees, fingerprints, model, process_group)
+        return cls(recipe, vocabularies, (train, groups, valid), trees, fingerprints, model, process_group)
 
     def evaluate(self) -> Evaluation | None:
         """F1 of greedily parsed trees: faster than beam search, and close to it."""
@@ -106,9 +110,11 @@ class ParsingTask(Seq2SeqTask):
         return {"data": self.fingerprints, "decode": self.recipe.decode.plain()}
 
 
-def _training_trees(recipe: ParsingRecipe) -> Iterator[Tree]:
-    """All trees of one epoch, each as often as its weight says."""
-    return chain.from_iterable(source.trees() for source in recipe.data.train for _ in range(source.weight))
+def _training_trees(recipe: ParsingRecipe) -> tuple[list[ItemGroup], list[Tree]]:
+    """All trees to train on, each once, and how many of them have which weight."""
+    sources = [list(source.trees()) for source in recipe.data.train]
+    groups = [ItemGroup(len(trees), part.weight) for trees, part in zip(sources, recipe.data.train, strict=True)]
+    return groups, list(chain.from_iterable(sources))
 
 
 def _vocabularies_and_model(

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
+from regard.data.text.augment import TextAugmentConfig
 from regard.data.text.corpus import CorpusConfig
 from regard.data.text.filters import FilterConfig
 from regard.data.tokenizers.training import TokenizerConfig
@@ -35,6 +36,8 @@ class TranslationDataConfig(Config):
     dev_size: int = Field(default=1000, ge=0)
     """At most how many pairs are held out of the training data for validation if `valid` is not given."""
     filter: FilterConfig = FilterConfig()
+    augment: TextAugmentConfig = TextAugmentConfig()
+    """Changed copies of pairs to train on as well: in upper or lower case, or without final punctuation."""
     max_length: int = Field(default=256, ge=1)
     """Pairs with more tokens on either side are not trained on."""
 

@@ -30,7 +30,8 @@ class TranslationTask(Seq2SeqTask):
     ) -> None:
         self.recipe, self.prepared = recipe, prepared
         valid = prepared.valid if prepared.valid_pairs else None
-        super().__init__(recipe.train, recipe.data.max_length, prepared.train, valid, model, process_group)
+        stores = prepared.train, valid
+        super().__init__(recipe.train, recipe.data.max_length, *stores, model, process_group, prepared.groups)
 
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
