@@ -209,7 +209,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fine_tuning_uses_the_encoder_with_a_new_head(kind: str, filler: Path, tmp_path: Path) -> None:
-    path = recipe_file(tmp_path, kind, model=None)
+    path = recipe_file(tmp_path, kind, model=None, tokenizer=None)
     task = opened(path, tmp_path / "opened", f"init_from={filler}")
     first = FillMask.load(filler)
     assert task.tokenizer.fingerprint == first.tokenizer.fingerprint
@@ -227,7 +227,7 @@ def test_fine_tuning_uses_the_encoder_with_a_new_head(kind: str, filler: Path, t
 
 
 def test_settings_override_those_of_init_from(filler: Path, tmp_path: Path) -> None:
-    path = recipe_file(tmp_path, "token-classification", model=None)
+    path = recipe_file(tmp_path, "token-classification", model=None, tokenizer=None)
     task = opened(
         path, tmp_path / "run", f"init_from={filler}", "model.embedding.dropout=0.3", "model.head.dropout=0.4"
     )
@@ -299,7 +299,7 @@ def test_single_label_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_shape_are_refused(filler: Path, tmp_path: Path) -> None:
-    path = recipe_file(tmp_path, "token-classification", model=MODEL)
+    path = recipe_file(tmp_path, "token-classification", model=MODEL, tokenizer=None)
     with pytest.raises(UserError, match=r"does not fit the recipe's model.* Leave \[model\] out to take its settings"):
         opened(path, tmp_path / "run", f"init_from={filler}")
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.config import ConfigError
 from regard.cost import Workload
 from regard.data.batching.row_batch import RowBatch
 from regard.data.batching.windows import TokenStream
@@ -17,7 +18,8 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
 from regard.score import PerplexityScore, score_perplexity
-from regard.task.base import SPECIAL_IDS, score_test_sets
+from regard.task.base import score_test_sets
+from regard.task.init_from import start_from
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
 from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
@@ -54,7 +56,7 @@ class LanguageModelingTask:
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.texts, self.fingerprints = texts, fingerprints
         rows, seed = recipe.rows, recipe.train.seed
-        self.batches: TextBatches = training_batches(recipe.data, train, rows, seed=seed, start=SPECIAL_IDS["bos"])
+        self.batches: TextBatches = training_batches(recipe.data, train, rows, seed=seed, start=self._start)
 
     @classmethod
     def prepare(cls, recipe: LanguageModelingRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -123,7 +125,13 @@ class LanguageModelingTask:
         return {"data": self.fingerprints, "context_length": self.recipe.data.context_length}
 
     def _batches(self, text: EvaluationText) -> Iterator[RowBatch]:
-        return evaluation_batches(self.recipe.data, text.stream, start=SPECIAL_IDS["bos"])
+        return evaluation_batches(self.recipe.data, text.stream, start=self._start)
+
+    @property
+    def _start(self) -> int | None:
+        """The token that packed documents begin with: BOS or, if the model has none, the end of the text before."""
+        special = self.model.config.special_tokens
+        return special.eos if special.bos is None else special.bos
 
 
 def _logits(forward: Forward, batch: RowBatch) -> Tensor:
@@ -142,10 +150,12 @@ def _tokenizer_and_model(
     """The tokenizer is trained once per run and saved in its folder; with `init_from` both come from that model."""
     path = folder / "tokenizer.json"
     if recipe.init_from is not None:
-        pretrained = TextGenerator.load(recipe.init_from)
+        config, pretrained = recipe.initial_model_config, TextGenerator.load(recipe.init_from)
+        if recipe.data.append_eos and pretrained.language_model.config.special_tokens.eos is None:
+            raise ConfigError("data.append_eos", f"{recipe.init_from} has no end-of-sequence token; set this to false.")
         pretrained.tokenizer.save(path)
         log(f"Starting from the weights and the tokenizer of {recipe.init_from}.")
-        return pretrained.tokenizer, pretrained.language_model
+        return pretrained.tokenizer, start_from(pretrained.language_model, config, recipe.init_from, log)
     if not path.is_file():
         texts = chain.from_iterable(read_texts(source) for source in recipe.data.train)
         train_tokenizer(recipe.tokenizer, islice(texts, recipe.tokenizer.max_examples), log).save(path)

@@ -64,17 +64,20 @@ class ParsingRecipe(Recipe):
     tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=4000)
     """How words are tokenized. The target side has a vocabulary of tree symbols."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder–decoder; its vocabularies and special tokens come from the data."""
+    """The config of an encoder–decoder; its vocabularies and special tokens come from the data. With `init_from`,
+    omitted settings are those of that model."""
     decode: DecodeConfig = DecodeConfig(beam_size=4, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
 
     usage_example: ClassVar[str] = 'Parse with it: `regard parse THIS-FOLDER "The cat ate the mouse."`'
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", SYMBOLS)
     score_type: ClassVar[type[BracketScore]] = BracketScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
+    model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
 
     @property
     def expected_model_config(self) -> EncoderDecoderConfig:
-        return self.make_model_config(_EXPECTED_SYMBOLS, self.tokenizer.expected_vocab_size)
+        vocab_size = self.initial_vocab_size("source_vocab_size") or self.tokenizer.expected_vocab_size
+        return self.make_model_config(self.initial_vocab_size() or _EXPECTED_SYMBOLS, vocab_size)
 
     def make_model_config(self, symbols: int, vocab_size: int) -> EncoderDecoderConfig:
         """The model's config for a number of tree symbols and of source tokens. Errors name the key in the recipe."""

@@ -22,6 +22,7 @@ from regard.files import file_sha256
 from regard.model import EncoderDecoder
 from regard.score import BracketScore, score_brackets
 from regard.task.base import score_test_sets
+from regard.task.init_from import start_from
 from regard.task.parsing.pipeline import Parser, parse_words, source_text
 from regard.task.parsing.recipe import SYMBOLS, ParsingRecipe
 from regard.task.seq2seq import Seq2SeqTask
@@ -123,11 +124,12 @@ def _vocabularies_and_model(
     """Made once per run and saved in its folder, or those of the model in `init_from`."""
     tokenizer_path, symbols_path = folder / "tokenizer.json", folder / SYMBOLS
     if recipe.init_from is not None:
-        pretrained = Parser.load(recipe.init_from)
+        config, pretrained = recipe.initial_model_config, Parser.load(recipe.init_from)
         pretrained.tokenizer.save(tokenizer_path)
         pretrained.symbols.save(symbols_path)
         log(f"Starting from the weights, tokenizer and symbols of {recipe.init_from}.")
-        return Vocabularies(pretrained.tokenizer, pretrained.symbols), pretrained.encoder_decoder
+        model = start_from(pretrained.encoder_decoder, config, recipe.init_from, log)
+        return Vocabularies(pretrained.tokenizer, pretrained.symbols), model
     if not symbols_path.is_file():
         trees = [tree for source in recipe.data.train for tree in source.trees()]
         if not trees:

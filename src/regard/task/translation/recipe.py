@@ -68,7 +68,8 @@ class TranslationRecipe(Recipe):
     tokenizer: TranslationTokenizerConfig = TranslationTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
     """The config of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
-    sentence; the vocabulary and the special tokens come from the tokenizer."""
+    sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
+    those of that model."""
     decode: DecodeConfig = DecodeConfig()
     score: ScoreConfig = ScoreConfig()
 
@@ -76,9 +77,12 @@ class TranslationRecipe(Recipe):
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", HELD_OUT)
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
+    model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder", "language-model")
 
     @property
     def expected_model_config(self) -> ModelConfig:
+        if (size := self.initial_vocab_size()) is not None:
+            return self.make_model_config(size, self.initial_vocab_size("source_vocab_size"))
         size = self.tokenizer.expected_vocab_size
         return self.make_model_config(size, None if self.tokenizer.shared else size)
 
@@ -96,13 +100,13 @@ class TranslationRecipe(Recipe):
     ) -> EncoderDecoderConfig:
         """The same for an encoder–decoder; an error if the recipe is for a language model."""
         if not self._is_encoder_decoder:
-            raise ConfigError("model.kind", f"found {self.model['kind']!r}; an encoder–decoder is needed here.")
+            raise ConfigError("model.kind", "found 'language-model'; an encoder–decoder is needed here.")
         sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
         return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
 
     @property
     def _is_encoder_decoder(self) -> bool:
-        return bool(self.model.get("kind") != "language-model")
+        return bool(self.model_settings.get("kind") != "language-model")
 
     def expected_workload(self) -> Workload:
         config, length = self.train, min(_EXPECTED_LENGTH, self.train.batch_tokens)
