@@ -12,7 +12,9 @@ from pydantic import model_validator
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
+from regard.data.labels.labeled_texts import listed
 from regard.data.source import DataSource
+from regard.errors import UserError
 from regard.model import AnyModelConfig
 from regard.task.expect import ExpectConfig
 from regard.task.init_from import check_fits, has_finished, initial_settings, merge_settings, tokenizer_settings
@@ -105,6 +107,10 @@ class Recipe(Config):
         sources |= {name: (source,) for name, source in self.data.test.items()}
         return sources if valid is None else sources | {"valid": (valid,)}
 
+    def test_sources(self) -> dict[str, Any]:
+        """The test sets by name; if there are none, the validation set."""
+        return dict(self.data.test) or {"valid": self.data.valid}
+
     @property
     def has_validation(self) -> bool:
         """Whether there is validation data."""
@@ -179,6 +185,17 @@ def score_test_sets(
         scores[name] = score(parts[name])
         log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
     return scores
+
+
+def report_unknown(name: str, unknown: Sequence[str], log: LogFn, *, none_known: bool = False) -> None:
+    """Log which labels of a validation or test set the training data does not have; an error if it has none of them."""
+    if none_known:
+        raise UserError(
+            f"{name}: the training data has none of its labels ({listed(unknown)}); check how data.train and this set "
+            "are read."
+        )
+    if unknown:
+        log(f"{name}: the training data has no {listed(unknown)}, so this cannot be predicted and counts as errors.")
 
 
 def _has_dropout(config: Mapping[str, Any]) -> bool:

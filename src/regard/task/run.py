@@ -272,6 +272,7 @@ def _finished_result(recipe: Recipe, folder: Path) -> RunResult:
     origin = read_metadata(folder)["origin"]
     names = [field.name for field in fields(recipe.score_type)]
     scores = {
-        test: recipe.score_type(**{name: values[name] for name in names}) for test, values in origin["scores"].items()
+        test: recipe.score_type(**{name: values[name] for name in names if name in values})
+        for test, values in origin["scores"].items()
     }
     return RunResult(folder, scores, origin["seconds"])

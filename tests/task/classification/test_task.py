@@ -275,13 +275,31 @@ def test_errors_leave_no_run_folder(kind: str, change: list[str], sentence: str,
     assert not (tmp_path / "run").exists()
 
 
-def test_unseen_label_is_refused_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_only_the_validation_set_has_count_as_errors(kind: str, tmp_path: Path) -> None:
+    path = recipe_file(tmp_path, kind)
+    file = next(tmp_path.glob("valid.*"))
+    before = train(read_recipe(path, evaluate_once(12)), tmp_path / "before").scores["valid"]
+    texts = kind == "text-classification"
+    file.write_text(file.read_text(encoding="utf-8") + ("a film\tpraze\n" if texts else "the/XX\n"), encoding="utf-8")
+    callback = RecordingCallback()
+    scored = train(read_recipe(path, evaluate_once(12)), tmp_path / "run", callback=callback).scores["valid"]
+    unknown = "praze" if texts else "XX"
+    (line,) = [message for message in callback.messages if "training data" in message]
+    assert line.startswith(f"valid: the training data has no '{unknown}',")
+    assert (scored.items, scored.correct) == (before.items + 1, before.correct)
+    assert scored.recall[unknown] == 0
+    assert scored.loss == pytest.approx(before.loss)
+    assert evaluate(tmp_path / "run")["valid"].rounded() == scored.rounded()
+    assert train(read_recipe(tmp_path / "run"), tmp_path / "run", resume=True).scores["valid"].items == scored.items
+
+
+def test_validation_set_without_a_known_label_is_refused(tmp_path: Path) -> None:
     path = recipe_file(tmp_path, "text-classification")
-    (tmp_path / "valid.tsv").write_text("a film\tpraise\na film\tprays\n", encoding="utf-8")
-    with pytest.raises(
-        UserError, match=r"valid\.tsv, line 2: the label 'prays' is unknown; the known labels are 'blame', 'praise'"
-    ):
+    (tmp_path / "valid.tsv").write_text("praise\ta film\n", encoding="utf-8")  # the columns are swapped
+    with pytest.raises(UserError, match=r"^valid: the training data has none of its labels \('a film'\)"):
         train(read_recipe(path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_user_data(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ class ClassificationRecipe(Recipe):
         """The data, of whichever kind."""
         raise NotImplementedError
 
-    def sentences(self, part: Any, known: Sequence[str] | None = None) -> Iterator[LabeledText | TaggedSentence]:
-        """What a part of the data holds; any other label than those `known` is an error."""
+    def sentences(self, part: Any) -> Iterator[LabeledText | TaggedSentence]:
+        """What a part of the data holds."""
         raise NotImplementedError
 
     @property
@@ -132,10 +132,8 @@ class TextClassificationRecipe(ClassificationRecipe):
     def parts(self) -> TextClassificationDataConfig:
         return self.data
 
-    def sentences(
-        self, part: LabeledConfig, known: Sequence[str] | None = None
-    ) -> Iterator[LabeledText | TaggedSentence]:
-        return read_labeled(part, known)
+    def sentences(self, part: LabeledConfig) -> Iterator[LabeledText | TaggedSentence]:
+        return read_labeled(part)
 
 
 class TokenClassificationRecipe(ClassificationRecipe):
@@ -152,7 +150,5 @@ class TokenClassificationRecipe(ClassificationRecipe):
     def parts(self) -> TokenClassificationDataConfig:
         return self.data
 
-    def sentences(
-        self, part: TaggedConfig, known: Sequence[str] | None = None
-    ) -> Iterator[LabeledText | TaggedSentence]:
-        return read_tagged(part, known)
+    def sentences(self, part: TaggedConfig) -> Iterator[LabeledText | TaggedSentence]:
+        return read_tagged(part)

@@ -17,6 +17,7 @@ from regard.data.text.documents import TextConfig, TextCounts, count_text, read_
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
+from regard.run import LoadedModel
 from regard.score import PerplexityScore, score_perplexity
 from regard.task.base import score_test_sets
 from regard.task.init_from import start_from
@@ -46,17 +47,19 @@ class LanguageModelingTask:
         self,
         recipe: LanguageModelingRecipe,
         tokenizer: TextTokenizer,
-        train: TokenStream,
+        train: TokenStream | None,
         texts: dict[str, EvaluationText],
         fingerprints: dict[str, str],
         model: LanguageModel,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`texts` are those to evaluate on: "valid" and the test sets, by name."""
+        """`texts` are those to evaluate on: "valid" and the test sets, by name. Without `train`, the model can only be
+        tested."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.texts, self.fingerprints = texts, fingerprints
-        rows, seed = recipe.rows, recipe.train.seed
-        self.batches: TextBatches = training_batches(recipe.data, train, rows, seed=seed, start=self._start)
+        self.batches: TextBatches
+        if train is not None:
+            self.batches = training_batches(recipe.data, train, recipe.rows, seed=recipe.train.seed, start=self._start)
 
     @classmethod
     def prepare(cls, recipe: LanguageModelingRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -73,6 +76,18 @@ class LanguageModelingTask:
         torch.manual_seed(recipe.train.seed)
         model = recipe.make_model_config(tokenizer.vocab_size).build() if pretrained is None else pretrained.train()
         return cls(recipe, tokenizer, train, texts, fingerprints, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: LanguageModelingRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        generator = TextGenerator(loaded)
+        texts = process_group.rank0_first(
+            lambda: {
+                name: _evaluation_text(recipe, source, generator.tokenizer, lambda message: None)
+                for name, source in recipe.test_sources().items()
+            }
+        )
+        return cls(recipe, generator.tokenizer, None, texts, {}, generator.language_model, process_group)
 
     def describe_data(self) -> str:
         return str(self.batches.stats)

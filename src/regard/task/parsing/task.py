@@ -1,7 +1,7 @@
 """The parsing task: from words to a linearized tree (Vinyals et al. 2015; Vaswani et al. 2017, §6.3)."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,8 +20,9 @@ from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.files import file_sha256
 from regard.model import EncoderDecoder
+from regard.run import LoadedModel
 from regard.score import BracketScore, score_brackets
-from regard.task.base import score_test_sets
+from regard.task.base import report_unknown, score_test_sets
 from regard.task.init_from import start_from
 from regard.task.parsing.pipeline import Parser, parse_words, source_text
 from regard.task.parsing.recipe import SYMBOLS, ParsingRecipe
@@ -41,6 +42,11 @@ class Vocabularies:
         """Whether all symbols of a tree are in the vocabulary."""
         return all(symbol in self.symbols for symbol in linearize(tree, self.symbols.has_tags))
 
+    def unknown(self, trees: Iterable[Tree]) -> list[str]:
+        """The symbols of trees that are not in the vocabulary, sorted."""
+        found = {symbol for tree in trees for symbol in linearize(tree, self.symbols.has_tags)}
+        return sorted(symbol for symbol in found if symbol not in self.symbols)
+
     def encode(self, trees: Iterable[Tree]) -> Iterator[tuple[list[int], list[int]]]:
         """The ids of each tree's words and of the tree itself, each with its end token."""
         assert self.tokenizer.eos is not None
@@ -56,7 +62,7 @@ class ParsingTask(Seq2SeqTask):
         self,
         recipe: ParsingRecipe,
         vocabularies: Vocabularies,
-        data: tuple[TokenStore, list[ItemGroup], TokenStore | None],
+        data: tuple[TokenStore | None, Sequence[ItemGroup], TokenStore | None],
         trees: dict[str, list[Tree]],
         fingerprints: dict[str, str],
         model: EncoderDecoder,
@@ -79,12 +85,22 @@ class ParsingTask(Seq2SeqTask):
         fingerprints |= {name: file_sha256(source.file) for name, source in sources.items()}
         groups, training_trees = _training_trees(recipe)
         train = process_group.rank0_first(lambda: _encoded(vocabularies, training_trees, log))
+        for name, some in trees.items():
+            report_unknown(name, vocabularies.unknown(some), log)
         covered = [tree for tree in trees.get("valid", []) if vocabularies.covers(tree)]
         valid = process_group.rank0_first(lambda: _encoded(vocabularies, covered, log)) if covered else None
         torch.manual_seed(recipe.train.seed)
         sizes = len(vocabularies.symbols), vocabularies.tokenizer.vocab_size
         model = recipe.make_model_config(*sizes).build() if pretrained is None else pretrained.train()
         return cls(recipe, vocabularies, (train, groups, valid), trees, fingerprints, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: ParsingRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        parser = Parser(loaded)
+        trees = {name: list(source.trees()) for name, source in recipe.test_sources().items()}
+        vocabularies = Vocabularies(parser.tokenizer, parser.symbols)
+        return cls(recipe, vocabularies, (None, (), None), trees, {}, parser.encoder_decoder, process_group)
 
     def evaluate(self) -> Evaluation | None:
         """F1 of greedily parsed trees: faster than beam search, and close to it."""
