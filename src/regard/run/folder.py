@@ -132,10 +132,17 @@ def save_trained_model(model: AnyModel, folder: Path, *, origin: Mapping[str, An
 
     run.json is written last: its presence makes the folder a model that can be loaded.
     """
-    weights = {name: tensor.half() if half else tensor for name, tensor in model.state_dict().items()}
+    weights = half_weights(model) if half else model.state_dict()
     with new_file(folder / "model.safetensors") as temporary:
         write_tensors(temporary, weights)
     write_text(folder / "run.json", _metadata_json(model, origin))
+
+
+def half_weights(model: AnyModel) -> dict[str, Tensor]:
+    """The weights of a model in float16. Buffers, which are the experts' biases, stay in float32: rounded, they would
+    send tokens to other experts."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {name: tensor.half() if name in parameters else tensor for name, tensor in model.state_dict().items()}
 
 
 def load_model(folder: str | Path) -> LoadedModel:

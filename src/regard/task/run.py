@@ -26,7 +26,7 @@ from regard.cost import Cost, TrainingSetup, detect_hardware, estimate, memory_a
 from regard.errors import UserError
 from regard.files import remove_unfinished, write_text
 from regard.model import count_embedding_parameters, count_parameters
-from regard.run import read_metadata, save_trained_model
+from regard.run import half_weights, read_metadata, save_trained_model
 from regard.task.base import Recipe
 from regard.task.model_card import model_card
 from regard.task.recipe_io import read_recipe, write_recipe
@@ -85,7 +85,7 @@ def train(
     result = trainer.run(resume=resume)
     half, model = recipe.train.save_dtype == "float16", task.model
     if half:  # test the weights as they are saved
-        model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
+        model.load_state_dict({key: value.float() for key, value in half_weights(model).items()})
     scores = task.test(callback.log)
     if process_group.is_rank0:
         origin = _origin(recipe, task, result, cost, scores, device)
