@@ -164,7 +164,7 @@ class Recipe(Config):
         first = initial_settings(self.init_from, self.model_kinds)
         given = {key: value for key, value in self.model.items() if key not in self.new_model_keys}
         tokenizer = getattr(self, "tokenizer", None) if "tokenizer" in self.model_fields_set else None
-        given_tokenizer = {key: getattr(tokenizer, key) for key in tokenizer.model_fields_set} if tokenizer else {}
+        given_tokenizer = {} if tokenizer is None else tokenizer.model_dump(mode="json", exclude_unset=True)
         return check_fits(self.init_from, first, given, given_tokenizer)
 
     def read_model_config(self, config: type[AnyConfig], **from_data: Any) -> AnyConfig:
