@@ -21,6 +21,7 @@ def refused(recipe: Path, out: Path, *changes: str) -> str:
     ("change", "key"),
     [
         ("data.train.0.weight=1e9", "weight"),
+        ('data.test={mine = {path = "train.tsv", weight = 2}}', "data.test.mine.weight"),
         ("data.augment.uppercase=5", "augment.uppercase"),
         ("data.augment.target_language=Turkish", "augment.target_language"),
         ("data.augment.titlecase=0.1", "augment.titlecase"),

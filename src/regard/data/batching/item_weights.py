@@ -8,12 +8,13 @@ least one.
 The draw is stratified by length bucket, so that all epochs have nearly the same batches of each shape.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config import ConfigError
 from regard.data.batching.epochs import CounterRng, Integers, Purpose
 
 MAX_WEIGHT = 1000.0
@@ -25,6 +26,15 @@ class ItemGroup(NamedTuple):
 
     items: int
     weight: float
+
+
+def refuse_weights(sources: Mapping[str, Any]) -> None:
+    """An error if a source of validation or test data, by its key, has a weight, which would have no effect."""
+    for key, source in sources.items():
+        if source is not None and source.weight != 1:
+            raise ConfigError(
+                f"{key}.weight", f"found {source.weight:g}; only training data has weights: leave this key out."
+            )
 
 
 def mean_occurrences(groups: Sequence[ItemGroup]) -> NDArray[np.float32]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.config import Config
 from regard.cost import Workload
-from regard.data.batching.item_weights import MAX_WEIGHT
+from regard.data.batching.item_weights import MAX_WEIGHT, refuse_weights
 from regard.data.source import DataSource, NonEmpty
 from regard.data.tokenizers.training import TokenizerConfig
 from regard.data.trees.cleaning import clean_tree, with_root
@@ -54,6 +54,11 @@ class ParsingDataConfig(Config):
     """Whether the linearized tree has a part-of-speech tag for each word, or one symbol for all words."""
     max_length: int = Field(default=256, ge=1)
     """Sentences with more tokens, or whose tree has more symbols, are not trained on."""
+
+    @model_validator(mode="after")
+    def _only_training_data_has_weights(self) -> Self:
+        refuse_weights({"valid": self.valid, **{f"test.{name}": source for name, source in self.test.items()}})
+        return self
 
 
 class ParsingRecipe(Recipe):

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
+from regard.data.batching.item_weights import refuse_weights
 from regard.data.text.augment import TextAugmentConfig
 from regard.data.text.corpus import CorpusConfig
 from regard.data.text.filters import FilterConfig
@@ -40,6 +41,11 @@ class TranslationDataConfig(Config):
     """Changed copies of pairs to train on as well: in upper or lower case, or without final punctuation."""
     max_length: int = Field(default=256, ge=1)
     """Pairs with more tokens on either side are not trained on."""
+
+    @model_validator(mode="after")
+    def _only_training_data_has_weights(self) -> Self:
+        refuse_weights({"valid": self.valid, **{f"test.{name}": source for name, source in self.test.items()}})
+        return self
 
 
 class TranslationTokenizerConfig(TokenizerConfig):
