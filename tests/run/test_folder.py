@@ -14,7 +14,7 @@ import regard
 from regard import UserError
 from regard.attention import MultiHeadConfig
 from regard.model import EncoderDecoderConfig, FeedForwardConfig, LanguageModelConfig, Model, StackConfig
-from regard.run import FORMAT_VERSION, load_model, save_model
+from regard.run import FORMAT_VERSION, load_model, save_model, save_trained_model
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -59,6 +59,20 @@ def test_saved_model_loads_with_the_same_logits(folder: Path) -> None:
 
 def test_config_round_trips(folder: Path) -> None:
     assert load_model(folder).config == encoder_decoder().config
+
+
+def test_experts_bias_is_not_rounded_to_float16(tmp_path: Path) -> None:
+    experts = {"kind": "moe", "experts": 4, "top_k": 2, "hidden": 8, "balancing": "bias"}
+    stack = {"layers": 1, "attention": {"heads": 2}, "feed_forward": experts}
+    model = LanguageModelConfig.read({"vocab_size": 11, "width": 8, "decoder": stack}).build()
+    (name,) = [name for name, _ in model.named_buffers() if name.endswith("expert_bias")]
+    bias = torch.tensor([1.0001, 1.0002, 1.0003, 1.0004])
+    model.get_buffer(name).copy_(bias)
+    save_trained_model(model, tmp_path, origin={}, half=True)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype for key, tensor in saved.items() if key != name} == {torch.float16}
+    assert torch.equal(saved[name], bias)
+    assert torch.equal(load_model(tmp_path).model.get_buffer(name), bias)
 
 
 def test_half_precision_weights_are_kept_and_logits_are_float32(tmp_path: Path) -> None:

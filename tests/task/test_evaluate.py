@@ -1,6 +1,6 @@
 """Evaluating a run folder of any task on its recipe's test sets gives the scores recorded by the run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from regard.run import read_metadata
 from regard.task.evaluate import compares_texts, evaluate, recorded_task
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
+from tests.task.encoders import write_recipe as write_encoder_recipe
 from tests.task.small import command, quick_runs, save_random_model, sentences
 from tests.task.small_images import write_recipe
 
@@ -105,6 +106,63 @@ def test_evaluation_does_not_need_init_from(runs: dict[str, Path], tmp_path: Pat
         pretrained.unlink()
         expected = read_metadata(base / "run")["origin"]["scores"]
         assert {name: score.rounded() for name, score in evaluate(base / "run").items()} == expected
+
+
+SENTENCES = ["a great film\tpraise", "a dull film\tblame", "a warm film\tpraise", "a cold film\tblame"] * 3
+
+
+def classification_recipe(base: Path) -> Path:
+    for name in ("train", "test"):
+        (base / f"{name}.tsv").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
+    data = {"train": [{"path": "train.tsv"}], "test": {"test": {"path": "test.tsv"}}}
+    return write_encoder_recipe(base, "text-classification", data)
+
+
+def text_recipe(base: Path, task: str) -> Path:
+    for name in ("train", "test"):
+        (base / f"{name}.txt").write_text("some words of a text to read\n" * 20, encoding="utf-8")
+    data = {"train": [{"path": "train.txt"}], "test": {"test": {"path": "test.txt"}}, "context_length": 16}
+    if task == "masked-lm":
+        return write_encoder_recipe(base, task, data)
+    model, tokenizer = {"width": 16, "decoder": STACK}, {"kind": "character"}
+    values = {"description": "Small.", "task": task, "data": data, "tokenizer": tokenizer, "model": model}
+    return write_values(base, values | {"train": TRAIN})
+
+
+def treebank_recipe(base: Path) -> Path:
+    path = parsing_recipe(base)
+    (base / "train.mrg").write_text(TREES, encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace("trees.mrg", "train.mrg", 1), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        classification_recipe,
+        treebank_recipe,
+        write_recipe,
+        lambda base: text_recipe(base, "language-modeling"),
+        lambda base: text_recipe(base, "masked-lm"),
+    ],
+    ids=["text-classification", "parsing", "image-classification", "language-modeling", "masked-lm"],
+)
+def test_evaluation_reads_only_the_test_sets(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(read_recipe(make(tmp_path)), tmp_path / "run")
+    (training_data,) = tmp_path.glob("train.*")
+    training_data.unlink()
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "new-cache"))
+    expected = read_metadata(tmp_path / "run")["origin"]["scores"]
+    assert {name: score.rounded() for name, score in evaluate(tmp_path / "run").items()} == expected
+    assert "train" not in expected
+    (test_data, *_) = [path for pattern in ("test.*", "trees.mrg") for path in tmp_path.glob(pattern)]
+    test_data.unlink()
+    done = command("score", tmp_path / "run", "--device", "cpu")
+    assert done.code == 2
+    assert test_data.name in done.err
+    assert len(done.err.strip().splitlines()) == 1
 
 
 def test_beam_size_needs_a_model_that_searches(runs: dict[str, Path]) -> None:

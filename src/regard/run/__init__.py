@@ -3,6 +3,7 @@
 from regard.run.folder import (
     FORMAT_VERSION,
     LoadedModel,
+    half_weights,
     load_model,
     read_metadata,
     read_origin,
@@ -15,6 +16,7 @@ __all__ = [
     "FORMAT_VERSION",
     "LoadedModel",
     "find_model",
+    "half_weights",
     "is_unfinished",
     "load_model",
     "model_files",

@@ -160,11 +160,18 @@ def save_trained_model(
     run.json is written last: its presence makes the folder a model that can be loaded. That of an earlier model is
     removed first, so that it is never found beside the weights of another.
     """
-    weights = {name: tensor.half() if half else tensor for name, tensor in model.state_dict().items()}
+    weights = half_weights(model) if half else model.state_dict()
     with new_file(folder / "model.safetensors") as temporary:
         write_tensors(temporary, weights)
         (folder / "run.json").unlink(missing_ok=True)
     write_text(folder / "run.json", _json(model_metadata(model, origin, folder, ("model.safetensors", *files))))
+
+
+def half_weights(model: AnyModel) -> dict[str, Tensor]:
+    """The weights of a model in float16. Buffers, which are the experts' biases, stay in float32: rounded, they would
+    send tokens to other experts."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {name: tensor.half() if name in parameters else tensor for name, tensor in model.state_dict().items()}
 
 
 def model_metadata(

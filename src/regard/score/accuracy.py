@@ -26,7 +26,9 @@ class AccuracyScore:
     correct_by_class: dict[str, int] = field(default_factory=dict)
     """How many of those were classified correctly."""
     nats: float = 0.0
-    """−Σ ln p(true class)."""
+    """−Σ ln p(true class), over the items of classes that the model has."""
+    unknown_classes: list[str] = field(default_factory=list)
+    """Classes that the model does not have. Their items count as errors, but not in the loss."""
 
     @property
     def items(self) -> int:
@@ -49,7 +51,8 @@ class AccuracyScore:
     @property
     def loss(self) -> float:
         """Nats per item."""
-        return self.nats / self.items if self.items else 0.0
+        known = self.items - sum(self.items_by_class[name] for name in self.unknown_classes)
+        return self.nats / known if known else 0.0
 
     @property
     def recall(self) -> dict[str, float]:
@@ -84,9 +87,17 @@ class AccuracyScore:
 
 
 def score_accuracy(
-    predicted: Iterable[int], labels: Iterable[int], classes: Sequence[str], nats: float = 0.0
+    predicted: Iterable[int],
+    labels: Iterable[int],
+    classes: Sequence[str],
+    nats: float = 0.0,
+    *,
+    known: int | None = None,
 ) -> AccuracyScore:
-    """The score of a test set: the predicted class numbers and the true ones."""
+    """The score of a test set: the predicted class numbers and the true ones.
+
+    The model has the first `known` classes, by default all of them.
+    """
     predictions, truth = list(predicted), list(labels)
     if len(predictions) != len(truth):
         raise UserError(
@@ -103,6 +114,7 @@ def score_accuracy(
         {classes[number]: items[number] for number in sorted(items)},
         {classes[number]: correct[number] for number in sorted(items)},
         nats,
+        [classes[number] for number in sorted(items) if known is not None and number >= known],
     )
 
 

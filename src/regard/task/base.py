@@ -12,9 +12,12 @@ from pydantic import model_validator
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
+from regard.data.labels.labeled_texts import listed
 from regard.data.source import DataSource
+from regard.errors import UserError
 from regard.model import AnyModelConfig
 from regard.task.expect import ExpectConfig
+from regard.task.init_from import check_fits, has_model, initial_settings, merge_settings, tokenizer_settings
 from regard.task.registry import get_task
 from regard.train.config import TrainConfig
 from regard.train.distributed.process_group import ProcessGroup
@@ -55,6 +58,10 @@ class Recipe(Config):
     """Keys of [train] that have no effect for this task, and why; giving one is an error."""
     model_keys_from_data: ClassVar[tuple[str, ...]] = ()
     """Keys of the model's config that follow from the data; giving one in [model] is an error."""
+    model_kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds of models that `init_from` may name."""
+    new_model_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of the model's config that are never taken from the model in `init_from`."""
 
     if TYPE_CHECKING:  # declared by the subclasses
         data: Any
@@ -62,7 +69,12 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _model_can_be_built(self) -> Self:
-        _ = self.expected_model_config
+        try:
+            _ = self.expected_model_config
+        except ConfigError:
+            if self.init_from is not None and has_model(self.init_from):
+                _ = self.initial_model_config  # if its settings are the reason, this says so
+            raise
         return self
 
     @model_validator(mode="after")
@@ -95,6 +107,10 @@ class Recipe(Config):
         sources |= {name: (source,) for name, source in self.data.test.items()}
         return sources if valid is None else sources | {"valid": (valid,)}
 
+    def test_sources(self) -> dict[str, Any]:
+        """The test sets by name; if there are none, the validation set."""
+        return dict(self.data.test) or {"valid": self.data.valid}
+
     @property
     def has_validation(self) -> bool:
         """Whether there is validation data."""
@@ -107,21 +123,55 @@ class Recipe(Config):
 
     def build_task(self, folder: Path, log: LogFn, process_group: ProcessGroup) -> Task[Any]:
         """Prepare the data and build the model. Every process calls this; files are written by one of them."""
+        if self.init_from is not None:
+            _ = self.initial_model_config
         task: Task[Any] = get_task(self.task).task_class().prepare(self, folder, log, process_group)
         return task
 
     def resolved(self) -> dict[str, Any]:
-        """The recipe as plain data, with every default filled in."""
+        """The recipe as plain data, with every default, and everything that comes from `init_from`, filled in."""
         model = self.expected_model_config.plain()
-        return self.plain() | {"model": {key: model[key] for key in model if key not in self.model_keys_from_data}}
+        values = self.plain() | {"model": {key: model[key] for key in model if key not in self.model_keys_from_data}}
+        if "tokenizer" in values and self.init_from is not None and has_model(self.init_from):
+            values["tokenizer"] = tokenizer_settings(self.init_from)
+        return values
 
-    def read_model_config(self, config: type[AnyConfig], **from_data: Any) -> AnyConfig:
-        """The model's config: [model] and what follows from the data. Errors name the key in the recipe."""
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """[model], with what it leaves out filled in from the model in `init_from`, if any."""
         for key in self.model_keys_from_data:
             if key in self.model:
                 raise ConfigError(f"model.{key}", "this follows from the data; leave this key out.")
+        # The recipe of a finished run says everything, so the model that it started from may be gone.
+        if self.init_from is None or (self.model and not has_model(self.init_from)):
+            return dict(self.model)
+        first = initial_settings(self.init_from, self.model_kinds)
+        absent = (*self.model_keys_from_data, *self.new_model_keys)
+        return merge_settings({key: value for key, value in first.items() if key not in absent}, self.model)
+
+    def initial_vocab_size(self, key: str = "vocab_size") -> int | None:
+        """The vocabulary of the model in `init_from`, if any."""
+        if self.init_from is None or not has_model(self.init_from):
+            return None
+        size: int | None = initial_settings(self.init_from, self.model_kinds).get(key)
+        return size
+
+    @property
+    def initial_model_config(self) -> AnyModelConfig:
+        """The config of the model in `init_from` with the settings of [model]; an error if the two, or the tokenizers,
+        do not fit. Vocabulary, special tokens and head are those of that model."""
+        assert self.init_from is not None
+        first = initial_settings(self.init_from, self.model_kinds)
+        given = {key: value for key, value in self.model.items() if key not in self.new_model_keys}
+        tokenizer = getattr(self, "tokenizer", None) if "tokenizer" in self.model_fields_set else None
+        given_tokenizer = {} if tokenizer is None else tokenizer.model_dump(mode="json", exclude_unset=True)
+        return check_fits(self.init_from, first, given, given_tokenizer)
+
+    def read_model_config(self, config: type[AnyConfig], **from_data: Any) -> AnyConfig:
+        """The model's config: `model_settings` and what follows from the data. Errors name the key in the recipe."""
+        settings = self.model_settings
         try:
-            return config(**self.model, **from_data)
+            return config(**settings, **from_data)
         except ConfigError as error:
             raise ConfigError(f"model.{error.key}", error.problem) from None
 
@@ -135,6 +185,17 @@ def score_test_sets(
         scores[name] = score(parts[name])
         log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
     return scores
+
+
+def report_unknown(name: str, unknown: Sequence[str], log: LogFn, *, none_known: bool = False) -> None:
+    """Log which labels of a validation or test set the training data does not have; an error if it has none of them."""
+    if none_known:
+        raise UserError(
+            f"{name}: the training data has none of its labels ({listed(unknown)}); check how data.train and this set "
+            "are read."
+        )
+    if unknown:
+        log(f"{name}: the training data has no {listed(unknown)}, so this cannot be predicted and counts as errors.")
 
 
 def _has_dropout(config: Mapping[str, Any]) -> bool:

@@ -130,32 +130,32 @@ def _test_task(
     device: torch.device | str,
     process_group: ProcessGroup,
 ) -> dict[str, Score]:
-    """Prepare the recipe's data as for training, and have the task test the model in the folder."""
+    """Have the task test the model in the folder. Of the recipe's data, only the test sets are read."""
     folder = find_model(model)
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} contains no recipe, so it names no test sets.")
     recipe = _with_test_set(read_recipe(folder), test, folder)
     if beam_size is not None:
         recipe = _with_beam_size(recipe, beam_size)
-    task: Any = recipe.build_task(folder, _silent, process_group)
-    task.model = load_model(model).model.float().to(device)
+    loaded = load_model(model)
+    loaded.model.float().to(device)
+    task: Any = get_task(recipe.task).task_class().for_testing(recipe, loaded, process_group)
     scores: dict[str, Score] = task.test(_silent)
     return scores
 
 
 def _with_test_set(recipe: Recipe, test: str | None, folder: Path) -> Recipe:
-    """The recipe with only this test set, and without `init_from`: the model is already trained."""
+    """The recipe with only this test set."""
     known = [name for name in recipe.data_sources() if name != "train"]
     if not known:
         raise UserError(f"{folder} was trained without test sets, so there is nothing to evaluate it on.")
     if test is not None and test not in known:
         raise UserError(f"{folder} has no test set {test!r}; it has {', '.join(known)}.")
-    changes: dict[str, Any] = {"init_from": None}
-    if test is not None:
-        data: Any = vars(recipe)["data"]
-        chosen = {name: source for name, source in data.test.items() if name == test}  # if none, it is `valid`
-        changes["data"] = data.model_copy(update={"test": chosen})
-    return recipe.model_copy(update=changes)
+    if test is None:
+        return recipe
+    data: Any = vars(recipe)["data"]
+    chosen = {name: source for name, source in data.test.items() if name == test}  # if none, it is `valid`
+    return recipe.model_copy(update={"data": data.model_copy(update={"test": chosen})})
 
 
 def _with_beam_size(recipe: Recipe, beam_size: int) -> Recipe:

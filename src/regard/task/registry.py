@@ -41,7 +41,8 @@ class TaskInfo:
     recipe: str
     """The `Recipe` class, as "module:attribute"."""
     task: str
-    """The class whose `prepare(recipe, folder, log, process_group)` makes the `regard.train.task.Task`."""
+    """The class whose `prepare(recipe, folder, log, process_group)` makes the `regard.train.task.Task`, and whose
+    `for_testing(recipe, loaded, process_group)` makes one that can only `test` a trained model."""
     pipeline: str
     """The `Pipeline` class, as "module:attribute"."""
     commands: tuple[str, ...] = ()

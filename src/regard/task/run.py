@@ -25,7 +25,7 @@ from regard.cost import Cost, TrainingSetup, detect_hardware, estimate, memory_a
 from regard.errors import UserError
 from regard.files import write_text
 from regard.model import count_embedding_parameters, count_parameters
-from regard.run import read_metadata, save_trained_model
+from regard.run import half_weights, read_metadata, save_trained_model
 from regard.run.folder import model_metadata
 from regard.task.base import Recipe
 from regard.task.claim import claim_folder, settings_of_result
@@ -94,7 +94,7 @@ def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
     result = trainer.run(resume=resume)
     half, model = recipe.train.save_dtype == "float16", task.model
     if half:  # test the weights as they are saved
-        model.load_state_dict({key: value.half().float() for key, value in model.state_dict().items()})
+        model.load_state_dict({key: value.float() for key, value in half_weights(model).items()})
     scores = task.test(callback.log)
     if trainer.process_group.is_rank0:
         origin = _origin(recipe, task, result, cost, scores, trainer.device)
@@ -242,7 +242,7 @@ def _finished_result(recipe: Recipe, folder: Path) -> RunResult:
     origin = read_metadata(folder)["origin"]
     names = [field.name for field in fields(recipe.score_type)]
     scores = {
-        test: recipe.score_type(**{name: values[name] for name in names})
+        test: recipe.score_type(**{name: values[name] for name in names if name in values})
         for test, values in origin.get("scores", {}).items()
     }
     return RunResult(folder, scores, origin.get("seconds", 0.0))

@@ -4,13 +4,14 @@ The model is an encoder–decoder, or a language model for which source and targ
 prompt, and the loss counts target tokens only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.cost import Workload
+from regard.data.batching.item_weights import ItemGroup
 from regard.data.batching.token_batches import Batch, TokenBatches
 from regard.data.store.token_store import TokenStore
 from regard.decode import BatchDecoderModel
@@ -35,21 +36,30 @@ class Seq2SeqTask:
         self,
         config: TrainConfig,
         max_length: int,
-        train: TokenStore,
+        train: TokenStore | None,
         valid: TokenStore | None,
         model: Seq2SeqModel,
         process_group: ProcessGroup = SINGLE_PROCESS,
+        groups: Sequence[ItemGroup] = (),
     ) -> None:
-        """Pairs with more than `max_length` tokens on either side are skipped (data.max_length)."""
+        """Pairs with more than `max_length` tokens on either side are skipped (data.max_length). `groups` has the
+        weights of the training pairs, unless all are 1. Without `train`, the model can only be tested.
+        """
         self.config, self.max_length, self.valid = config, max_length, valid
         self.model, self.process_group = model, process_group
+        if train is not None:
+            self.batches = self._training_batches(train, groups)
+
+    def _training_batches(self, train: TokenStore, groups: Sequence[ItemGroup]) -> TokenBatches:
+        config, max_length = self.config, self.max_length
         try:
-            self.batches = TokenBatches(
+            return TokenBatches(
                 train,
                 config.batch_tokens,
                 seed=config.seed,
                 length_buckets=config.length_buckets,
                 max_length=max_length,
+                groups=groups,
             )
         except UserError as error:
             raise UserError(

@@ -12,7 +12,7 @@ from regard.config import ConfigError
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer
 from regard.errors import UserError
 from regard.model import Encoder, EncoderConfig, EncoderSpecialTokensConfig
-from regard.run import LoadedModel, find_model, load_model, read_metadata
+from regard.run import LoadedModel, load_model
 from regard.train.task import LogFn
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
@@ -21,6 +21,8 @@ EXPECTED_SPECIAL_IDS = {"pad": 0, "mask": 3, "sep": 4, "cls": 5}
 """The ids that regard's tokenizers for encoders give to special tokens."""
 KEYS_FROM_DATA = ("vocab_size", "special_tokens")
 """Keys of an encoder's config that follow from the data; giving one in [model] is an error."""
+NEW_KEYS = ("head", "pooler")
+"""Keys of an encoder's config that are not taken from the model in `init_from`."""
 
 _BERT_NAMES = {"pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]", "sep": "[SEP]", "cls": "[CLS]"}
 
@@ -46,38 +48,12 @@ def surrounding_tokens(tokens: EncoderSpecialTokensConfig) -> tuple[list[int], l
     return [] if first is None else [first], [] if last is None else [last]
 
 
-def merge_encoder_config(given: Mapping[str, Any], init_from: str | None) -> dict[str, Any]:
-    """The config of an encoder in a recipe, with what it leaves out filled in from the model in `init_from`, if any.
-
-    The head is never filled in.
-    """
-    for key in KEYS_FROM_DATA:
-        if key in given:
-            raise ConfigError(f"model.{key}", "this follows from the data; leave this key out.")
-    if init_from is None:
-        return dict(given)
-    first = read_metadata(find_model(init_from)).get("model")
-    if not isinstance(first, dict) or first.get("kind") != "encoder":
-        raise ConfigError("init_from", f"{init_from} is not an encoder, so its weights cannot initialize one.")
-    return _merged(
-        {key: value for key, value in first.items() if key not in (*KEYS_FROM_DATA, "head", "pooler")}, given
-    )
-
-
 def read_encoder_config(values: Mapping[str, Any]) -> EncoderConfig:
     """An encoder's config from plain data. Errors name the key in the recipe."""
     try:
         return EncoderConfig(**values)
     except ConfigError as error:
         raise ConfigError(f"model.{error.key}", error.problem) from None
-
-
-def _merged(first: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings, with those of `given` taking precedence."""
-    return {
-        key: _merged(first[key], value) if isinstance(value, Mapping) and isinstance(first.get(key), Mapping) else value
-        for key, value in {**first, **given}.items()
-    }
 
 
 def load_encoder(name: str | Path) -> tuple[Encoder, TextTokenizer]:

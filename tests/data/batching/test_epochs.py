@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from regard import UserError
 from regard.data.batching.epochs import EpochBatches, MappedBatches
+from regard.data.batching.item_weights import ItemGroup
 from regard.data.batching.masking import Masking, MaskingConfig
 from regard.data.batching.packing import PackedDocuments
 from regard.data.batching.token_batches import TokenBatches
@@ -46,6 +47,9 @@ KINDS: dict[str, Callable[[int], EpochBatches[Any]]] = {
     "random": lambda seed: RandomWindows(stream(), 5, 3, seed=seed),
     "packed": lambda seed: PackedDocuments(stream(), 5, 3, seed=seed, bos_id=500),
     "tokens": lambda seed: TokenBatches(items_of_lengths(LENGTHS), 40, seed=seed, length_buckets=3),
+    "weighted tokens": lambda seed: TokenBatches(
+        items_of_lengths(LENGTHS), 40, seed=seed, length_buckets=3, groups=[ItemGroup(40, 0.3), ItemGroup(20, 2.5)]
+    ),
     "images": lambda seed: ImageBatches(IMAGES, 4, seed=seed),
     "prefetched images": lambda seed: ImageBatches(IMAGES, 4, seed=seed, prefetch=2),
     "masked": masked,

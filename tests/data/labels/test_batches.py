@@ -95,9 +95,11 @@ def test_text_is_truncated(tokenizer: TextTokenizer) -> None:
     assert label == [2]
 
 
-def test_unknown_label_is_refused(tokenizer: TextTokenizer) -> None:
-    with pytest.raises(UserError, match="The label 'good' is unknown; the known labels are 'bad', 'fair'"):
-        list(label_items(TEXTS, tokenizer, ("bad", "fair")))
+def test_unknown_label_is_no_target(tokenizer: TextTokenizer) -> None:
+    labels = [label for _, (label,) in label_items(TEXTS, tokenizer, ("bad", "fair"))]
+    assert labels == [1 if text.label == "bad" else 0 for text in TEXTS]
+    ((_, tags),) = tag_items([TaggedSentence(["cat", "sat"], ["NN", "VB"])], tokenizer, ("DT", "VB"))
+    assert sorted(set(tags)) == [0, 2]
 
 
 # Batches

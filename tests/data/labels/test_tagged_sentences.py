@@ -13,10 +13,10 @@ SLASHES = "the/DT cat/NN slept/VBD\n\n 1/2/CD either/or/CC //SYM\n"
 COLUMNS = "# a comment\nthe\tDT\tx\ncat\tNN\tx\n\n\nslept VBD\n# NN\n"
 
 
-def read(folder: Path, text: str, known: list[str] | None = None, **settings: object) -> list[TaggedSentence]:
+def read(folder: Path, text: str, **settings: object) -> list[TaggedSentence]:
     path = folder / "tagged.txt"
     path.write_text(text, encoding="utf-8")
-    return list(read_tagged(TaggedConfig(path=str(path), **settings), known))
+    return list(read_tagged(TaggedConfig(path=str(path), **settings)))
 
 
 def test_treebank_leaves_have_unescaped_brackets(tmp_path: Path) -> None:
@@ -52,9 +52,6 @@ def test_compressed_file_is_read(tmp_path: Path) -> None:
         ("a/DT\nthe/ cat/NN\n", {"format": "slashes"}, "line 2: found 2 words and 1 tags; 'the' has no tag"),
         ("the\tDT\ncat\n", {"format": "columns"}, "line 2: found 1 columns; expected a word in column 1"),
         ("the\tDT\n", {"format": "columns", "columns": (1, 4)}, "line 1: found 2 columns; .* its tag in column 4"),
-        ("a/DT\n\nthe/XY\n", {"format": "slashes", "known": ["DT"]}, "line 3: the tag 'XY' of 'the' is unknown"),
-        ("a DT\n\nthe XY\n", {"format": "columns", "known": ["DT"]}, "sentence starting at line 3: the tag 'XY'"),
-        (TREES, {"known": ["NN"]}, "tree 1: the tag 'DT' of 'the' is unknown; the known tags are 'NN'"),
         ("(TOP (NN", {}, "line 1, column 1: the bracket"),
         ("\n", {"format": "slashes"}, "there are no tagged sentences in it"),
     ],

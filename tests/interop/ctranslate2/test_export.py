@@ -38,7 +38,7 @@ OURS = {
     "untied, output bias": translator(tie_weights=False, output_bias=True),
     "two vocabularies": translator(source_vocab_size=23),
     "no biases": translator(NO_BIAS, NO_BIAS),
-    "large eps": translator(LARGE_EPS, LARGE_EPS),
+    "large eps": translator(LARGE_EPS, LARGE_EPS, embedding=LARGE_EPS),
     "post-norm": translator(POST, POST),
     "post-norm decoder": translator({}, POST),
     "learned, norm": translator(POST, POST, position=LEARNED, embedding={"norm": {}}),
@@ -92,6 +92,12 @@ INVALID = {
     "relu2": (translator({"feed_forward": {"activation": "relu2"}}), r"encoder\.feed_forward\.activation is 'relu2'"),
     "different norms": (translator({"norm": {"kind": "rms"}}), r"decoder\.norm\.kind is 'layer'.* rms"),
     "different eps": (translator({"norm": {"eps": 0.1}}), r"decoder\.norm\.eps is 1e-05.* 0\.1"),
+    "another eps of the embedding": (translator(embedding=LARGE_EPS), r"embedding\.norm\.eps is 0\.1.* 1e-05"),
+    "another eps of a language model's embedding": (
+        {"kind": "language-model", "vocab_size": 31, "width": 12, "decoder": stack(), "embedding": LARGE_EPS}
+        | {"special_tokens": {"bos": 1, "eos": 2}},
+        r"embedding\.norm\.eps is 0\.1.* 1e-05",
+    ),
     "another embedding norm": (translator(RMS, RMS, embedding={"norm": {}}), r"embedding\.norm\.kind is 'layer'"),
     "no EOS": (translator(special_tokens={"bos": 1}), r"special_tokens\.eos is not set"),
 }

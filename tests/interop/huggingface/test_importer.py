@@ -13,7 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import regard
 from regard.errors import UserError
 from regard.interop import import_huggingface
+from regard.interop.huggingface.weights import Weights, find_files
 from regard.model import count_parameters
+from regard.run import load_model
 from tests.interop.huggingface.support import edit_json
 
 
@@ -118,6 +120,26 @@ def test_invalid_folder_is_refused_and_nothing_is_written(corrupt, message, thei
     assert str(theirs) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [theirs]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+def test_weights_stay_in_the_file_and_in_its_dtype(save_hf, tmp_path):
+    """Neither importing nor loading copies a large model: tensors that need no new layout are the mapped file."""
+
+    def mapped(path, tensor):
+        lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line]
+        ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+        return any(first <= tensor.data_ptr() < last for first, last in ranges)
+
+    config = GPT2Config(vocab_size=23, n_embd=12, n_head=3, n_layer=2, n_positions=12, eos_token_id=4)
+    hf = save_hf(GPT2LMHeadModel(config).to(torch.bfloat16))
+    (file,) = find_files(hf, "GPT2LMHeadModel")
+    weights = Weights([file], "transformer.")
+    assert mapped(file, weights.tensor("wte.weight"))
+    import_huggingface(hf, tmp_path / "ours")
+    loaded = load_model(tmp_path / "ours").model
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.bfloat16}
+    assert all(mapped(tmp_path / "ours" / "model.safetensors", tensor) for tensor in loaded.state_dict().values())
 
 
 def test_missing_folder_is_refused(tmp_path):

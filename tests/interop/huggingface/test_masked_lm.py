@@ -63,7 +63,7 @@ def test_imported_bert_can_be_fine_tuned(folder, tmp_path, task):
     }[task]
     (tmp_path / "data.txt").write_text("".join(f"{line}\n" for line in lines * 4))
     source = {"path": "data.txt"} | ({"format": "slashes"} if task == "token-classification" else {})
-    path = write_recipe(tmp_path, task, {"train": [source], "valid": source}, model=None)
+    path = write_recipe(tmp_path, task, {"train": [source], "valid": source}, model=None, tokenizer=None)
     with quick_runs(tmp_path / "cache"):
         trained = train(read_recipe(path, [f"init_from={tmp_path / 'bert'}", "train.steps=3"]), tmp_path / "run")
         again = evaluate(tmp_path / "run")

@@ -190,7 +190,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fine_tuning_uses_the_encoder_with_a_new_head(kind: str, filler: Path, tmp_path: Path) -> None:
-    path = recipe_file(tmp_path, kind, model=None)
+    path = recipe_file(tmp_path, kind, model=None, tokenizer=None)
     task = opened(path, tmp_path / "opened", f"init_from={filler}")
     first = FillMask.load(filler)
     assert task.tokenizer.fingerprint == first.tokenizer.fingerprint
@@ -208,7 +208,7 @@ def test_fine_tuning_uses_the_encoder_with_a_new_head(kind: str, filler: Path, t
 
 
 def test_settings_override_those_of_init_from(filler: Path, tmp_path: Path) -> None:
-    path = recipe_file(tmp_path, "token-classification", model=None)
+    path = recipe_file(tmp_path, "token-classification", model=None, tokenizer=None)
     task = opened(
         path, tmp_path / "run", f"init_from={filler}", "model.embedding.dropout=0.3", "model.head.dropout=0.4"
     )
@@ -256,13 +256,31 @@ def test_errors_leave_no_run_folder(kind: str, change: list[str], sentence: str,
     assert not (tmp_path / "run").exists()
 
 
-def test_unseen_label_is_refused_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_that_only_the_validation_set_has_count_as_errors(kind: str, tmp_path: Path) -> None:
+    path = recipe_file(tmp_path, kind)
+    file = next(tmp_path.glob("valid.*"))
+    before = train(read_recipe(path, evaluate_once(12)), tmp_path / "before").scores["valid"]
+    texts = kind == "text-classification"
+    file.write_text(file.read_text(encoding="utf-8") + ("a film\tpraze\n" if texts else "the/XX\n"), encoding="utf-8")
+    callback = RecordingCallback()
+    scored = train(read_recipe(path, evaluate_once(12)), tmp_path / "run", callback=callback).scores["valid"]
+    unknown = "praze" if texts else "XX"
+    (line,) = [message for message in callback.messages if "training data" in message]
+    assert line.startswith(f"valid: the training data has no '{unknown}',")
+    assert (scored.items, scored.correct) == (before.items + 1, before.correct)
+    assert scored.recall[unknown] == 0
+    assert scored.loss == pytest.approx(before.loss)
+    assert evaluate(tmp_path / "run")["valid"].rounded() == scored.rounded()
+    assert train(read_recipe(tmp_path / "run"), tmp_path / "run", resume=True).scores["valid"].items == scored.items
+
+
+def test_validation_set_without_a_known_label_is_refused(tmp_path: Path) -> None:
     path = recipe_file(tmp_path, "text-classification")
-    (tmp_path / "valid.tsv").write_text("a film\tpraise\na film\tprays\n", encoding="utf-8")
-    with pytest.raises(
-        UserError, match=r"valid\.tsv, line 2: the label 'prays' is unknown; the known labels are 'blame', 'praise'"
-    ):
+    (tmp_path / "valid.tsv").write_text("praise\ta film\n", encoding="utf-8")  # the columns are swapped
+    with pytest.raises(UserError, match=r"^valid: the training data has none of its labels \('a film'\)"):
         train(read_recipe(path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_user_data(tmp_path: Path) -> None:
@@ -280,7 +298,7 @@ def test_single_label_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_shape_are_refused(filler: Path, tmp_path: Path) -> None:
-    path = recipe_file(tmp_path, "token-classification", model=MODEL)
+    path = recipe_file(tmp_path, "token-classification", model=MODEL, tokenizer=None)
     with pytest.raises(UserError, match=r"does not fit the recipe's model.* Leave \[model\] out to take its settings"):
         opened(path, tmp_path / "run", f"init_from={filler}")
 

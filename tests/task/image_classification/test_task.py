@@ -20,6 +20,7 @@ from regard.data.images.dataset import ImagesConfig, read_images
 from regard.interop import load_image_processor
 from regard.model import VisionTransformerConfig
 from regard.run import read_metadata, save_model
+from regard.task.evaluate import evaluate
 from regard.task.image_classification.pipeline import ImageClassifier
 from regard.task.image_classification.recipe import ImageClassificationRecipe
 from regard.task.image_classification.task import ImageClassificationTask, class_loss
@@ -418,6 +419,40 @@ def test_weights_of_another_shape_are_refused(trained: Path, tmp_path: Path) -> 
     path = write_recipe(tmp_path, f"init_from={trained}", "model.width=32")
     with pytest.raises(UserError, match=r"does not fit the recipe's model: .* Leave \[model\] out"):
         opened(path)
+
+
+# Classes that the training set does not have
+
+
+def test_classes_that_only_a_test_set_has_count_as_errors(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    before = train(read_recipe(path), tmp_path / "before").scores["test"]
+    with np.load(tmp_path / "test.npz") as arrays:
+        pixels, labels = (np.concatenate((arrays[key], arrays[key][:2])) for key in ("images", "labels"))
+    labels[-2:] = 4
+    np.savez(tmp_path / "test.npz", images=pixels, labels=labels)
+    callback = RecordingCallback()
+    scored = train(read_recipe(path), tmp_path / "run", callback=callback).scores["test"]
+    (line,) = [message for message in callback.messages if "training data" in message]
+    assert line.startswith("test: the training data has no '4',")
+    assert (scored.items, scored.correct) == (before.items + 2, before.correct)
+    assert scored.loss == pytest.approx(before.loss)
+    assert evaluate(tmp_path / "run")["test"].rounded() == scored.rounded()
+
+
+def test_folder_of_another_class_in_the_validation_set_counts_as_errors(tmp_path: Path) -> None:
+    for part, classes in (("train", "ab"), ("valid", "acb")):
+        for name in classes:
+            (tmp_path / part / name).mkdir(parents=True)
+            for number in range(3):
+                Image.new("L", (4, 4), 80 * ord(name) % 256).save(tmp_path / part / name / f"{number}.png")
+    path = write_recipe(tmp_path, train={"path": "train", "channels": 1}, valid={"path": "valid"}, test={})
+    callback = RecordingCallback()
+    scored = train(read_recipe(path), tmp_path / "run", callback=callback).scores["valid"]
+    assert scored.items_by_class == {"a": 3, "b": 3, "c": 3}
+    assert scored.correct_by_class["c"] == 0
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert np.isfinite([values["valid/loss"] for values in metrics if "valid/loss" in values]).all()
 
 
 # Errors

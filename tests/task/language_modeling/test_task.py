@@ -15,6 +15,7 @@ import regard
 from regard import UserError
 from regard.data.text.documents import TextConfig, count_text
 from regard.decode import DecodeConfig
+from regard.run import load_model
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
 from regard.task.language_modeling.task import LanguageModelingTask
@@ -99,6 +100,19 @@ def test_validation_loss_is_the_mean_over_all_tokens(trained: Path) -> None:
     assert origin["loss"] == pytest.approx(nats / (len(ids) - 1), abs=1e-4)
     assert origin["bytes"] == count_text(part).bytes - 1
     assert origin["bits_per_byte"] == pytest.approx(nats / math.log(2) / origin["bytes"], abs=1e-4)
+
+
+def test_experts_bias_is_not_rounded_in_a_float16_run(tmp_path: Path) -> None:
+    path = recipe_file(tmp_path, TEXT)
+    experts = '{kind = "moe", hidden = 16, experts = 4, top_k = 2, balancing = "bias"}'
+    biases = []
+    for dtype in ("float32", "float16"):
+        changes = [f"model.decoder.feed_forward={experts}", f"train.save_dtype={dtype}", "train.steps=4"]
+        train(read_recipe(path, changes), tmp_path / dtype)
+        model = load_model(tmp_path / dtype).model
+        biases.append(torch.cat([bias for name, bias in model.named_buffers() if name.endswith("expert_bias")]))
+    assert torch.equal(*biases)
+    assert not torch.equal(biases[0], biases[0].half().float())
 
 
 def test_load_opens_a_text_generator_that_generates(trained: Path) -> None:

@@ -124,6 +124,19 @@ def test_trees_without_tags_from_several_sources(tmp_path: Path) -> None:
     assert "(FRAG" in parser.symbols
 
 
+def test_symbols_that_only_the_validation_set_has_count_as_errors(tmp_path: Path) -> None:
+    path = recipe_file(tmp_path)
+    before = train(read_recipe(path), tmp_path / "before").scores["valid"]
+    with (tmp_path / "dev.txt").open("a") as file:
+        file.write("(TOP (FRAG (UH oh) (NN cat)))\n")
+    callback = RecordingCallback()
+    scored = train(read_recipe(path), tmp_path / "run", callback=callback).scores["valid"]
+    (line,) = [message for message in callback.messages if "'(FRAG'" in message]
+    assert line.startswith("valid: ")
+    assert "'UH'" in line
+    assert (scored.gold, scored.matched) == (before.gold + 1, before.matched)
+
+
 def test_init_from_starts_from_its_weights(trained: Path, tmp_path: Path) -> None:
     callback = RecordingCallback()
     train(

@@ -11,6 +11,7 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import TokenizerConfig, train_tokenizer
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoder
+from regard.run import LoadedModel
 from regard.task.base import score_test_sets
 from regard.task.seq2seq import Seq2SeqTask
 from regard.task.translation.pipeline import LineTranslator
@@ -31,7 +32,7 @@ class ReversalTask(Seq2SeqTask):
         process_group: ProcessGroup,
     ) -> None:
         self.recipe, self.tokenizer, self.lines = recipe, tokenizer, lines
-        store = encoded(lines["train"], tokenizer)
+        store = encoded(lines["train"], tokenizer) if "train" in lines else None
         super().__init__(recipe.train, 64, store, None, model, process_group)
 
     @classmethod
@@ -46,6 +47,11 @@ class ReversalTask(Seq2SeqTask):
         torch.manual_seed(recipe.train.seed)
         model = recipe.make_model_config(tokenizer.vocab_size).build()
         return cls(recipe, tokenizer, lines, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: ReversalRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        lines = {name: list(source.lines()) for name, source in recipe.test_sources().items()}
+        return cls(recipe, TextTokenizer(loaded.tokenizer), lines, loaded.model, process_group)
 
     def evaluate(self) -> Evaluation | None:
         return None

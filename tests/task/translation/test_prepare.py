@@ -1,7 +1,9 @@
 """Preparing data: held-out pairs, filters, tokenizers, token stores and their cache."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,17 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.task.base import Recipe
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
 from regard.task.translation.recipe import TranslationRecipe
-from tests.task.small import RecordingCallback, pairs, sentences, small_recipe, small_values, translated, write_table
+from regard.task.translation.task import TranslationTask
+from tests.task.small import (
+    RecordingCallback,
+    pairs,
+    random_model,
+    sentences,
+    small_recipe,
+    small_values,
+    translated,
+    write_table,
+)
 
 Row = tuple[str, str]
 
@@ -270,17 +282,80 @@ def test_every_item_ends_with_eos(tmp_path: Path) -> None:
 # Corpora
 
 
-def test_weight_of_2_repeats_every_pair(tmp_path: Path) -> None:
-    once, twice = pairs(30)[:10], pairs(30)[10:]
-    data = {
-        "train": [
-            {"path": str(write_table(tmp_path / "once.tsv", once))},
-            {"path": str(write_table(tmp_path / "twice.tsv", twice)), "weight": 2.0},
-        ],
-        "dev_size": 0,
-    }
-    result = prepared(TranslationRecipe.read(small_values(data)), tmp_path / "run")
-    assert sorted(texts(result.train, result)) == sorted(once + 2 * twice)
+def epoch_texts(recipe: Recipe, folder: Path, epochs: int = 1) -> list[list[Row]]:
+    """The pairs of each epoch of training, sorted."""
+    data = prepared(recipe, folder)
+    train = texts(data.train, data)
+    batches = TranslationTask(recipe, data, random_model(data.target.vocab_size)).batches
+    return [
+        sorted(train[item] for batch in batches.epoch() for item in batch.items.tolist() if item >= 0)
+        for _ in range(epochs)
+    ]
+
+
+def two_sources(tmp_path: Path, weight: float, **data: Any) -> Recipe:
+    """Ten pairs with weight 1 and twenty others, of which two are duplicates, with another weight."""
+    rows = pairs(28)
+    sources = {"once": rows[:10], "more": [*rows[10:], *rows[10:12]]}
+    paths = [str(write_table(tmp_path / f"{name}.tsv", part)) for name, part in sources.items()]
+    train = [{"path": paths[0]}, {"path": paths[1], "weight": weight}]
+    return TranslationRecipe.read(small_values({"train": train, "dev_size": 0, **data}))
+
+
+def test_weight_of_2_repeats_every_pair_that_is_not_a_duplicate(tmp_path: Path) -> None:
+    rows = pairs(28)
+    recipe = two_sources(tmp_path, 2.0, filter={"drop_duplicates": True})
+    assert epoch_texts(recipe, tmp_path / "run", epochs=2) == [sorted(rows[:10] + 2 * rows[10:])] * 2
+
+
+def test_fractional_weight_is_another_part_of_the_pairs_in_each_epoch(tmp_path: Path) -> None:
+    rows = set(pairs(28)[10:])
+    epochs = epoch_texts(two_sources(tmp_path, 0.25, filter={"drop_duplicates": True}), tmp_path / "run", epochs=40)
+    drawn = [rows.intersection(epoch) for epoch in epochs]
+    assert {len(part) for part in drawn} == {round(0.25 * 18)}
+    assert set().union(*drawn) == rows
+
+
+def test_weights_do_not_change_what_is_tokenized(tmp_path: Path) -> None:
+    stores = [prepared(two_sources(tmp_path, weight), tmp_path / f"run{weight}").train for weight in (1.0, 0.5, 3.0)]
+    assert len({store.path for store in stores}) == 1
+
+
+def test_group_sizes_are_restored_if_their_cache_is_lost(tmp_path: Path, cache: Path) -> None:
+    recipe = two_sources(tmp_path, 0.5)
+    first = prepared(recipe, tmp_path / "run")
+    for folder in (cache / "tokens").iterdir():
+        if folder != first.train.path:
+            shutil.rmtree(folder)
+    assert prepared(recipe, tmp_path / "run").groups == first.groups == [(10, 1.0), (20, 0.5)]
+
+
+def test_augmented_pairs_are_fractions_of_each_epoch_in_addition_to_all_pairs(tmp_path: Path) -> None:
+    rows = pairs(30)
+    path = write_table(tmp_path / "train.tsv", [*((f"{source}.", f"{target} !") for source, target in rows)])
+    changes = ["data.dev_size=0", "data.augment.uppercase=0.2", "data.augment.drop_final_punctuation=0.5"]
+    plain = {(f"{source}.", f"{target} !") for source, target in rows}
+    upper = {(source.upper(), target.upper()) for source, target in plain}
+    epochs = epoch_texts(small_recipe(path, *changes), tmp_path / "run", epochs=30)
+    for epoch in map(set, epochs):
+        assert len(epoch & upper) == 6
+        assert len(epoch & set(rows)) == 15
+        assert epoch <= plain | upper | set(rows)
+        assert plain <= epoch
+    assert set().union(*epochs) == plain | upper | set(rows)
+
+
+def test_pairs_without_a_changed_form_are_not_repeated(tmp_path: Path) -> None:
+    rows = [*((source, source) for source in sentences(20)), ("3 + 4", "7")]
+    recipe = small_recipe(
+        write_table(tmp_path / "train.tsv", rows), "data.dev_size=0", "data.augment.lowercase=1.0"
+    )  # fmt: skip
+    assert epoch_texts(recipe, tmp_path / "run") == [sorted(rows)]
+
+
+def test_tokenizer_knows_the_letters_of_augmented_pairs(tmp_path: Path) -> None:
+    result = prepare_rows(pairs(20), tmp_path, "data.augment.uppercase=0.1")
+    assert "CAT" in result.source.decode(result.source.encode("CAT"))
 
 
 def test_swapped_columns_swap_the_direction(tmp_path: Path) -> None:

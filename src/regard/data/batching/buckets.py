@@ -30,15 +30,20 @@ class BatchShape:
 
 
 def plan_buckets(
-    items: Integers, lengths: NDArray[Any], batch_tokens: int, max_buckets: int
-) -> tuple[tuple[BatchShape, ...], list[Integers]]:
-    """Partition items into buckets; returns the batch shape of each bucket, and its items.
+    items: Integers,
+    lengths: NDArray[Any],
+    batch_tokens: int,
+    max_buckets: int,
+    occurrences: NDArray[np.float32] | None = None,
+) -> tuple[list[tuple[int, ...]], list[Integers]]:
+    """Partition items into buckets; returns the padded length of each side in each bucket, and its items.
 
-    items: # (items,); lengths: # (items, sides)
+    items: # (items,); lengths: # (items, sides); occurrences: # (items,), how often each occurs in an epoch, if not
+    once
     """
     # Everything below works on the distinct tuples of lengths ("points") and how often each occurs.
     extents = tuple(int(length) + 1 for length in lengths.max(axis=0))
-    codes, counts = _count(lengths, extents)
+    codes, counts = _count(lengths, extents, occurrences)
     points = np.stack(np.unravel_index(codes, extents), axis=1)  # (points, sides)
     corners = _refine(_split(points, counts, batch_tokens, max_buckets), points, counts, batch_tokens)
     corners = corners[np.lexsort((*corners.T, corners.sum(axis=1)))]
@@ -49,15 +54,17 @@ def plan_buckets(
     item_bucket = np.empty(len(lengths), dtype=np.int32)
     for chunk in _chunks(lengths):
         item_bucket[chunk] = point_bucket[np.searchsorted(codes, _codes(lengths[chunk], extents))]
-    shapes, buckets = [], []
+    padded, buckets = [], []
     for number in np.unique(item_bucket):
-        bucket = items[item_bucket == number]
         corner = points[point_bucket == number].max(axis=0)
-        max_rows = batch_tokens // int(corner.max())
-        rows = -(-len(bucket) // -(-len(bucket) // max_rows))
-        shapes.append(BatchShape(rows, tuple(int(length) for length in corner)))
-        buckets.append(bucket)
-    return tuple(shapes), buckets
+        padded.append(tuple(int(length) for length in corner))
+        buckets.append(items[item_bucket == number])
+    return padded, buckets
+
+
+def even_rows(count: int, max_rows: int) -> int:
+    """The rows of a batch that let the fewest batches possible hold `count` items with few rows left empty."""
+    return -(-count // -(-count // max_rows))
 
 
 def _chunks(lengths: NDArray[Any]) -> Iterator[slice]:
@@ -70,14 +77,17 @@ def _codes(lengths: NDArray[Any], extents: tuple[int, ...]) -> Integers:
     return np.asarray(np.ravel_multi_index(tuple(lengths.T.astype(np.int64)), extents), dtype=np.int64)
 
 
-def _count(lengths: NDArray[Any], extents: tuple[int, ...]) -> tuple[Integers, Integers]:
-    """The distinct codes in ascending order, and how many items have each."""
-    codes, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+def _count(
+    lengths: NDArray[Any], extents: tuple[int, ...], occurrences: NDArray[np.float32] | None
+) -> tuple[Integers, Integers]:
+    """The distinct codes in ascending order, and how often each occurs, rounded up."""
+    codes, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
     for chunk in _chunks(lengths):
-        new_codes, new_counts = np.unique(_codes(lengths[chunk], extents), return_counts=True)
+        new_codes, inverse = np.unique(_codes(lengths[chunk], extents), return_inverse=True)
+        new_counts = np.bincount(inverse, weights=None if occurrences is None else occurrences[chunk])
         codes, inverse = np.unique(np.concatenate((codes, new_codes)), return_inverse=True)
-        counts = np.bincount(inverse, weights=np.concatenate((counts, new_counts))).astype(np.int64)
-    return codes, counts
+        counts = np.bincount(inverse, weights=np.concatenate((counts, new_counts))).astype(np.float64)
+    return codes, np.ceil(counts).astype(np.int64)
 
 
 def _split(points: Integers, counts: Integers, batch_tokens: int, max_buckets: int) -> Integers:

@@ -166,6 +166,7 @@ class Purpose(IntEnum):
     SHUFFLE = 0
     OFFSETS = 1
     MASKING = 2
+    WEIGHTS = 3
 
 
 class CounterRng:

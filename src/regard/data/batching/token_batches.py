@@ -7,7 +7,8 @@ source tokens and 25000 target tokens" (Vaswani et al. 2017, §5.1).
 **Shapes come from the data** and are few (buckets.py). All batches of a bucket have the same number of rows; rows that
 are left over are empty: they have length 0 and item -1.
 
-**An epoch is an order of batches** drawn from (seed, epoch) and nothing else (epochs.py).
+**An epoch is an order of batches** drawn from (seed, epoch) and nothing else (epochs.py). So is the choice of items
+that an epoch has more or less often than once (item_weights.py).
 """
 
 import hashlib
@@ -20,8 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching.buckets import BatchShape, plan_buckets
+from regard.data.batching.buckets import BatchShape, even_rows, plan_buckets
 from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose
+from regard.data.batching.item_weights import ItemGroup, WeightedBuckets, mean_occurrences
 from regard.errors import UserError
 
 
@@ -123,13 +125,17 @@ class Batch:
         return replace(self, sides=sides, lengths=lengths, items=function(self.items))
 
 
+_Span = tuple[int, int, int]
+"""A batch: its bucket, and its first and last item in the order of the bucket's items."""
+
+
 class TokenBatches(EpochBatches[Batch]):
     """Every item once per epoch, in batches of at most `batch_tokens` tokens per side (see the module's docstring).
 
     `pad_id` is the padding id of all sides, or one per side. Padded lengths are multiples of `pad_to_multiple`. Items
     with a side longer than `max_length` (at most `batch_tokens`, which is the default) are dropped; `stats` counts
     them. More `length_buckets` mean less padding; fewer mean better mixing, because a batch has items of one bucket
-    only.
+    only. `groups`, which cover all items in order, occur as often as their weights say (item_weights.py).
     """
 
     def __init__(
@@ -142,6 +148,7 @@ class TokenBatches(EpochBatches[Batch]):
         length_buckets: int = 32,
         pad_to_multiple: int = 1,
         max_length: int | None = None,
+        groups: Sequence[ItemGroup] = (),
     ) -> None:
         max_length = batch_tokens if max_length is None else max_length
         if batch_tokens < pad_to_multiple or length_buckets < 1 or pad_to_multiple < 1 or max_length < 1:
@@ -155,41 +162,35 @@ class TokenBatches(EpochBatches[Batch]):
             raise UserError(f"{len(pad_ids)} padding ids were given for {len(items.sides)} sides.")
         lengths = _all_lengths(items)  # (items, sides)
         count = len(lengths)
+        if groups and sum(group.items for group in groups) != count:
+            raise ValueError(f"groups of {sum(group.items for group in groups)} items for {count} items")
         kept = np.flatnonzero((lengths <= max_length).all(axis=1))
         if not len(kept):
             raise UserError(f"There is nothing to batch: none of {count:,} items has at most {max_length:,} tokens.")
         lengths = lengths if len(kept) == count else lengths[kept]
-        tokens = int(lengths.sum(dtype=np.int64))
         self._items = items
         self._pad_ids = pad_ids
+        weighted = any(group.weight != 1 for group in groups)
+        tokens = lengths.sum(axis=1 if weighted else None, dtype=np.int64)  # (kept,), or of all items
         _round_up(lengths, pad_to_multiple)
-        self.shapes, self._buckets = plan_buckets(kept, lengths, batch_tokens, length_buckets)
-        super().__init__(seed, getattr(items, "key", ""), self.shapes, _digest(self._buckets))
-        # Each batch as (bucket, first, last) in the list of its bucket's items.
-        self._batches = [
-            (bucket, first, min(first + shape.rows, len(self._buckets[bucket])))
-            for bucket, shape in enumerate(self.shapes)
-            for first in range(0, len(self._buckets[bucket]), shape.rows)
-        ]
-        self.stats = BatchStats(
-            items=len(kept),
-            dropped=count - len(kept),
-            max_length=max_length,
-            batches=len(self._batches),
-            shapes=len(self.shapes),
-            tokens=tokens,
-            padded_tokens=sum(sum(self._sizes(bucket)) for bucket, _, _ in self._batches),
-            fixed_batches=sum(
-                len(bucket) <= shape.rows for bucket, shape in zip(self._buckets, self.shapes, strict=True)
-            ),
+        occurrences = mean_occurrences(groups)[kept] if weighted else None
+        padded, self._buckets = plan_buckets(kept, lengths, batch_tokens, length_buckets, occurrences)
+        self._weighted = WeightedBuckets(groups, self._buckets, seed) if weighted else None
+        counts = [len(bucket) for bucket in self._buckets] if self._weighted is None else self._weighted.max_counts
+        self.shapes = tuple(
+            BatchShape(even_rows(count, batch_tokens // max(sides)), sides)
+            for count, sides in zip(counts, padded, strict=True)
         )
-        self._order: tuple[int, Sequence[Integers], Integers] | None = None
+        identity = (*groups,) if weighted else ()
+        super().__init__(seed, getattr(items, "key", ""), self.shapes, _digest(self._buckets), *identity)
+        self._order: tuple[int, Sequence[Integers], Sequence[_Span], Integers] | None = None
+        self.stats = self._count(kept, tokens, count - len(kept), max_length)
 
     @property
     def mean_shape(self) -> BatchShape:
         """A batch of mean size: its items, and how many positions each side has per item, padding included."""
         batches, items = self.stats.batches, self.stats.items
-        sides = zip(*(self._sizes(bucket) for bucket, _, _ in self._batches), strict=True)
+        sides = zip(*(self._sizes(bucket) for bucket, _, _ in self._spans(self._counts(0))), strict=True)
         return BatchShape(max(1, round(items / batches)), tuple(max(1, round(sum(side) / items)) for side in sides))
 
     @property
@@ -197,12 +198,12 @@ class TokenBatches(EpochBatches[Batch]):
         return min(shape.rows for shape in self.shapes)
 
     def num_batches(self, epoch: int) -> int:
-        return len(self._batches)
+        return sum(-(-count // shape.rows) for count, shape in zip(self._counts(epoch), self.shapes, strict=True))
 
     def make(self, epoch: int, index: int) -> Batch:
         """One batch of an epoch; an index past the last gives empty rows in the shape of the last batch."""
-        buckets, order = self._shuffled(epoch)
-        bucket, first, last = self._batches[order[min(index, len(order) - 1)]]
+        buckets, batches, order = self._shuffled(epoch)
+        bucket, first, last = batches[order[min(index, len(order) - 1)]]
         shape = self.shapes[bucket]
         chosen = buckets[bucket][first:last] if index < len(order) else np.empty(0, dtype=np.int64)
         items = np.full(shape.rows, -1, dtype=np.int64)
@@ -224,13 +225,44 @@ class TokenBatches(EpochBatches[Batch]):
         """Positions of each side in a batch of a bucket, padding included."""
         return tuple(self.shapes[bucket].rows * length for length in self.shapes[bucket].lengths)
 
-    def _shuffled(self, epoch: int) -> tuple[Sequence[Integers], Integers]:
-        """The items of each bucket, and the batches of all buckets, in the order of an epoch."""
+    def _counts(self, epoch: int) -> list[int]:
+        """The items of each bucket in an epoch."""
+        return [len(bucket) for bucket in self._buckets] if self._weighted is None else self._weighted.counts(epoch)
+
+    def _spans(self, counts: Sequence[int]) -> list[_Span]:
+        """The batches of buckets with these numbers of items."""
+        return [
+            (bucket, first, min(first + shape.rows, counts[bucket]))
+            for bucket, shape in enumerate(self.shapes)
+            for first in range(0, counts[bucket], shape.rows)
+        ]
+
+    def _shuffled(self, epoch: int) -> tuple[Sequence[Integers], Sequence[_Span], Integers]:
+        """The items of each bucket in the order of an epoch, the batches of all buckets, and their order."""
         if self._order is None or self._order[0] != epoch:
             rng = CounterRng(self.seed, epoch, 0, Purpose.SHUFFLE)
-            buckets = [bucket[rng.permutation(len(bucket))] for bucket in self._buckets]
-            self._order = epoch, buckets, rng.permutation(len(self._batches))
+            items = self._buckets if self._weighted is None else self._weighted.items(epoch)
+            buckets = [bucket[rng.permutation(len(bucket))] for bucket in items]
+            batches = self._spans([len(bucket) for bucket in buckets])
+            self._order = epoch, buckets, batches, rng.permutation(len(batches))
         return self._order[1:]
+
+    def _count(self, kept: Integers, tokens: Integers, dropped: int, max_length: int) -> BatchStats:
+        """The sizes of the first epoch.  kept: # (kept,); tokens: # (kept,) if the items have weights"""
+        counts = self._counts(0)
+        batches = self._spans(counts)
+        if self._weighted is not None:
+            tokens = tokens[np.searchsorted(kept, np.concatenate(self._weighted.items(0)))]
+        return BatchStats(
+            items=sum(counts),
+            dropped=dropped,
+            max_length=max_length,
+            batches=len(batches),
+            shapes=len(self.shapes),
+            tokens=int(np.sum(tokens)),
+            padded_tokens=sum(sum(self._sizes(bucket)) for bucket, _, _ in batches),
+            fixed_batches=sum(0 < count <= shape.rows for count, shape in zip(counts, self.shapes, strict=True)),
+        )
 
 
 def _all_lengths(items: TokenizedItems) -> NDArray[np.int32]:

@@ -185,8 +185,8 @@ def read_images(
 ) -> ImageDataset:
     """Read the images that a config describes.
 
-    `classes`, if given, are those of the training set, and replace the config's. `log` is called with a message if
-    something takes long or is skipped.
+    `classes`, if given, are those of the training set, and replace the config's; other classes come after them. `log`
+    is called with a message if something takes long or is skipped.
     """
     path, labels = config.paths()
     named = config.classes or (() if config.dataset is None else dataset_info(config.dataset).classes) or None
@@ -194,11 +194,13 @@ def read_images(
     if known is not None and len(known) < 2:
         raise UserError(f"{config.location}: at least two classes are needed; found {list(known)}.")
     if path.is_dir():
-        return _from_folder(config, path, known, log)
+        return _from_folder(config, path, known, classes is not None, log)
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder.")
     pixels, numbers, mapped = _read_arrays(config, path, labels)
     try:
+        if classes is not None:
+            known = (*classes, *_other_classes(classes, named or (), numbers))
         return _from_arrays(config, pixels, numbers, known, mapped)
     except ConfigError:
         raise
@@ -206,8 +208,16 @@ def read_images(
         raise UserError(f"{config.location}: {error}") from None
 
 
-def _from_folder(config: ImagesConfig, path: Path, known: tuple[str, ...] | None, log: LogFn) -> ImageDataset:
-    files = list_images(path, known, log)
+def _other_classes(classes: Sequence[str], named: Sequence[str], numbers: NDArray[np.int64]) -> list[str]:
+    """The names of the class numbers that come after those of the training set."""
+    last = int(numbers.max(initial=-1))
+    return [named[number] if number < len(named) else str(number) for number in range(len(classes), last + 1)]
+
+
+def _from_folder(
+    config: ImagesConfig, path: Path, known: tuple[str, ...] | None, allow_others: bool, log: LogFn
+) -> ImageDataset:
+    files = list_images(path, known, log, allow_others=allow_others)
     if config.split is not None:
         files = files.subset(_split(config, files.names).tolist())
     format = config.format

@@ -61,8 +61,13 @@ class ImageFiles:
         return ImageFiles(self.folder, self.classes, names, labels)
 
 
-def list_images(folder: Path, classes: Sequence[str] | None = None, log: LogFn = lambda message: None) -> ImageFiles:
-    """Find the images of a folder. By default the classes are its subfolders, sorted by name."""
+def list_images(
+    folder: Path, classes: Sequence[str] | None = None, log: LogFn = lambda message: None, *, allow_others: bool = False
+) -> ImageFiles:
+    """Find the images of a folder. By default the classes are its subfolders, sorted by name.
+
+    A subfolder that is not among the `classes` is an error or, with `allow_others`, a class after them.
+    """
     try:
         found = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
@@ -76,6 +81,8 @@ def list_images(folder: Path, classes: Sequence[str] | None = None, log: LogFn =
     labels: list[int] = []
     skipped = 0
     for name in found:
+        if name not in known and allow_others:
+            known[name] = len(known)
         if name not in known:
             raise UserError(f"{folder / name}: {name!r} is not one of the {len(known)} classes: {_some(list(known))}.")
         images, others = _image_names(folder, name)

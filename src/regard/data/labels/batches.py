@@ -1,8 +1,8 @@
 """Batches of labeled texts and tagged sentences.
 
 Both become items of a token store with two sides, the tokens and the labels, so they are batched by tokens in few
-shapes, like sentence pairs. In the store a label is its number plus one, because 0 means that a position has no label;
-in batches labels count from 0, and -1 means none.
+shapes, like sentence pairs. In the store a label is its number plus one, because 0 means that a position has no label,
+or one that is not among the known ones; in batches labels count from 0, and -1 means none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,7 +86,7 @@ def label_items(
     room = None if max_length is None else max(max_length - len(prefix) - len(suffix), 0)
     for chunk in _chunks(sentences):
         for sentence, ids in zip(chunk, tokenizer.encode_batch([one.text for one in chunk]), strict=True):
-            yield [*prefix, *ids[:room], *suffix], [_label_id(sentence.label, ids_of)]
+            yield [*prefix, *ids[:room], *suffix], [ids_of.get(sentence.label, 0)]
 
 
 def tag_items(
@@ -107,7 +107,7 @@ def tag_items(
         for sentence, (ids, firsts) in zip(chunk, rows, strict=True):
             labels = [0] * len(ids)
             for position, tag in zip(firsts, sentence.tags, strict=True):
-                labels[position] = _label_id(tag, ids_of)
+                labels[position] = ids_of.get(tag, 0)
             yield [*prefix, *ids, *suffix], [*[0] * len(prefix), *labels, *[0] * len(suffix)]
 
 
@@ -148,12 +148,6 @@ def _with_targets(batch: Batch, targets: torch.Tensor) -> RowBatch:
 def _label_ids(labels: Sequence[str]) -> dict[str, int]:
     """The id of each label in a store, where 0 means none."""
     return {label: number for number, label in enumerate(labels, start=1)}
-
-
-def _label_id(label: str, ids: dict[str, int]) -> int:
-    if label not in ids:
-        raise UserError(f"The label {label!r} is unknown; the known labels are {listed(list(ids))}.")
-    return ids[label]
 
 
 _Sentence = TypeVar("_Sentence", LabeledText, TaggedSentence)

@@ -33,10 +33,9 @@ class LabeledText(NamedTuple):
     label: str
 
 
-def read_labeled(config: LabeledConfig, known: Sequence[str] | None = None) -> Iterator[LabeledText]:
-    """The texts and their labels, one by one. A label that is not among the `known` ones, if given, is an error."""
+def read_labeled(config: LabeledConfig) -> Iterator[LabeledText]:
+    """The texts and their labels, one by one."""
     (path,) = config.resolve(config.path)
-    names = None if known is None else frozenset(known)
     found = False
     for where, text, label in _read(path, config):
         found = True
@@ -44,8 +43,6 @@ def read_labeled(config: LabeledConfig, known: Sequence[str] | None = None) -> I
             raise UserError(f"{where}: the label {label!r} has no text; remove it.")
         if not label.strip():
             raise UserError(f"{where}: the text has no label; add one.")
-        if names is not None and label not in names:
-            raise UserError(f"{where}: the label {label!r} is unknown; the known labels are {listed(known or ())}.")
         yield LabeledText(text, label)
     if not found:
         raise UserError(f"{config.location}: there are no labeled texts in it; at least one is needed.")

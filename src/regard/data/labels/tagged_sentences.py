@@ -6,7 +6,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
-from regard.data.labels.labeled_texts import listed
 from regard.data.source import DataSource, NonEmpty
 from regard.data.text.lines import check_file, read_lines
 from regard.data.trees.cleaning import clean_tree
@@ -32,34 +31,27 @@ class TaggedSentence(NamedTuple):
     tags: Sequence[str]
 
 
-def read_tagged(config: TaggedConfig, known: Sequence[str] | None = None) -> Iterator[TaggedSentence]:
-    """The sentences, one by one. A tag that is not among the `known` ones, if given, is an error; so is an empty
-    file."""
+def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
+    """The sentences, one by one. An empty file is an error."""
     (path,) = config.resolve(config.path)
     check_file(path)
-    names = None if known is None else frozenset(known)
     read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
     found = False
-    for where, words, tags in read(path, config):
+    for words, tags in read(path, config):
         found = True
-        for word, tag in zip(words, tags, strict=True):
-            if names is not None and tag not in names:
-                raise UserError(
-                    f"{where}: the tag {tag!r} of {word!r} is unknown; the known tags are {listed(known or ())}."
-                )
         yield TaggedSentence(words, tags)
     if not found:
         raise UserError(f"{config.location}: there are no tagged sentences in it; at least one is needed.")
 
 
-_Example = tuple[str, list[str], list[str]]  # where it was found, words, tags
+_Example = tuple[list[str], list[str]]  # words, tags
 
 
 def _read_trees(path: Path, config: TaggedConfig) -> Iterator[_Example]:
-    for number, tree in enumerate(read_trees(path), start=1):
+    for tree in read_trees(path):
         cleaned = clean_tree(tree)
         if cleaned is not None:
-            yield f"{path}, tree {number}", [unescape_brackets(word) for word in cleaned.words()], list(cleaned.tags())
+            yield [unescape_brackets(word) for word in cleaned.words()], list(cleaned.tags())
 
 
 def _read_slashes(path: Path, config: TaggedConfig) -> Iterator[_Example]:
@@ -72,18 +64,17 @@ def _read_slashes(path: Path, config: TaggedConfig) -> Iterator[_Example]:
                 f"{untagged[0]!r} has no tag. Write it as word/TAG."
             )
         if pairs:
-            yield f"{path}, line {number}", [word for word, _, _ in pairs], [tag for _, _, tag in pairs]
+            yield [word for word, _, _ in pairs], [tag for _, _, tag in pairs]
 
 
 def _read_columns(path: Path, config: TaggedConfig) -> Iterator[_Example]:
     words: list[str] = []
     tags: list[str] = []
-    first = 1
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             if words:
-                yield f"{path}, sentence starting at line {first}", words, tags
-            words, tags, first = [], [], number + 1
+                yield words, tags
+            words, tags = [], []
             continue
         fields = line.split("\t") if "\t" in line else line.split()
         if not words and line.startswith("#") and "\t" not in line:
@@ -97,4 +88,4 @@ def _read_columns(path: Path, config: TaggedConfig) -> Iterator[_Example]:
         words.append(chosen[0])
         tags.append(chosen[1])
     if words:
-        yield f"{path}, sentence starting at line {first}", words, tags
+        yield words, tags

@@ -2,19 +2,21 @@
 
 A weight is the number of times that every pair of a source occurs in one epoch: 1 once, 2 twice, 0.5 every other pair
 (another half in each epoch). It multiplies the size of the source, so adding sentences to a source increases its
-fraction, and weights need not sum to anything.
+fraction, and weights need not sum to anything. Reading ignores the weights: pairs are filtered, held out and tokenized
+once, and weighted in each epoch's batches (data/batching/item_weights.py).
 """
 
 import hashlib
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from regard.config import ConfigError
+from regard.data.batching.item_weights import MAX_WEIGHT
 from regard.data.source import DataSource, NonEmpty
 from regard.data.text.lines import uncompressed_suffix
 from regard.data.text.pairs import COLUMNS, KEYS, Pair, list_pair_files, read_pairs
@@ -37,8 +39,8 @@ class CorpusConfig(DataSource):
     """The keys of source and target in a .jsonl file; "translation.en" is nested in "translation"."""
     suffixes: _TwoNames | None = None
     """The suffixes of aligned files in a folder: ["en", "de"] for train.en.gz and train.de.gz."""
-    weight: float = Field(default=1.0, gt=0)
-    """The number of times that each pair occurs in one epoch."""
+    weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
+    """The number of times that each pair occurs in one epoch; of 0.3, three tenths of the pairs, others each time."""
 
     @model_validator(mode="after")
     def _path_or_source_and_target(self) -> Self:
@@ -82,13 +84,20 @@ class Corpus:
         for part in self.parts:
             yield from read_corpus(part)
 
-    def mix(self, seed: int, epoch: int = 0) -> Iterator[Pair]:
-        """One epoch over the sources by their weights; see `mix_corpora`."""
-        return mix_corpora(self.parts, seed, epoch)
-
     def fingerprint(self) -> str:
         """SHA-256 over the fingerprints of the sources and their weights, in order."""
-        lines = [f"{corpus_fingerprint(part)} {part.weight!r}\n" for part in self.parts]
+        return self._combine([part.weight for part in self.parts])
+
+    def content_fingerprint(self) -> str:
+        """The same regardless of the weights."""
+        return self._combine([1.0] * len(self.parts))
+
+    @cached_property
+    def _part_fingerprints(self) -> list[str]:
+        return [corpus_fingerprint(part) for part in self.parts]
+
+    def _combine(self, weights: list[float]) -> str:
+        lines = [f"{part} {weight!r}\n" for part, weight in zip(self._part_fingerprints, weights, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -100,41 +109,6 @@ def read_corpus(config: CorpusConfig) -> Iterator[Pair]:
         raise UserError(f"{config.location}: there are no sentence pairs in it; at least one is needed.")
     yield first
     yield from pairs
-
-
-def mix_corpora(parts: Sequence[CorpusConfig], seed: int, epoch: int = 0) -> Iterator[Pair]:
-    """One epoch over several sources, interleaved at random.
-
-    If all weights are 1, the epoch is every pair once, source after source. Otherwise a source of n pairs gives exactly
-    round(weight × n) of them, at least one: full passes first, then one more over a random subset, each in file order.
-    The next source is drawn in proportion to the pairs that each has left, so all interleavings are equally likely and
-    the mixture is the same from start to end. The same seed and epoch give the same order. Sources are first read once
-    to count their pairs.
-    """
-    if all(part.weight == 1 for part in parts):
-        for part in parts:
-            yield from read_corpus(part)
-        return
-    sizes = [sum(1 for _ in read_corpus(part)) for part in parts]
-    left = [max(1, round(part.weight * size)) for part, size in zip(parts, sizes, strict=True)]
-    streams = [
-        _repeat(part, size, count, random.Random(f"{seed} {epoch} {number}"))
-        for number, (part, size, count) in enumerate(zip(parts, sizes, left, strict=True))
-    ]
-    rng = random.Random(f"{seed} {epoch}")
-    for total in range(sum(left), 0, -1):
-        drawn = rng.random() * total
-        number = 0
-        while drawn >= left[number]:
-            drawn -= left[number]
-            number += 1
-        left[number] -= 1
-        pair = next(streams[number], None)
-        if pair is None:
-            raise UserError(
-                f"{parts[number].location}: has fewer pairs than a moment ago; it changed while it was read."
-            )
-        yield pair
 
 
 def corpus_fingerprint(config: CorpusConfig) -> str:
@@ -159,17 +133,3 @@ def _digest(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _repeat(config: CorpusConfig, size: int, count: int, rng: random.Random) -> Iterator[Pair]:
-    """`count` pairs: full passes, then a random subset in order (selection sampling, Knuth volume 2, algorithm S)."""
-    passes, rest = divmod(count, size)
-    for _ in range(passes):
-        yield from read_corpus(config)
-    if rest:
-        for number, pair in enumerate(read_corpus(config)):
-            if rng.random() * (size - number) < rest:
-                rest -= 1
-                yield pair
-                if not rest:
-                    return

@@ -24,7 +24,7 @@ from regard.attention import LearnedConfig, RotaryConfig, SinusoidalConfig
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError
 from regard.files import new_folder
-from regard.model import EncoderDecoderConfig, LanguageModelConfig, StackConfig
+from regard.model import EncoderDecoderConfig, LanguageModelConfig, NormConfig, StackConfig
 from regard.run import LoadedModel, find_model, load_model
 
 POSITIONS = 1024
@@ -121,8 +121,7 @@ def _check_encoder_decoder(config: EncoderDecoderConfig) -> None:
         raise _no_counterpart("position.kind", config.position.kind, "sinusoidal or learned")
     if config.position.combine != "add":
         raise _no_counterpart("position.combine", config.position.combine, "add")
-    if config.embedding.norm is not None and config.embedding.norm.kind != config.encoder.norm.kind:
-        raise _no_counterpart("embedding.norm.kind", config.embedding.norm.kind, config.encoder.norm.kind)
+    _check_embedding_norm(config.embedding.norm, config.encoder.norm)
     for name, stack in {"encoder": config.encoder, "decoder": config.decoder}.items():
         attention, sizes = stack.attention, stack.attention.sizes(config.width)
         head_dim = config.width // sizes.heads
@@ -151,7 +150,7 @@ def _check_encoder_decoder(config: EncoderDecoderConfig) -> None:
 
 def _check_language_model(config: LanguageModelConfig) -> None:
     """Raise an error as `_check_encoder_decoder` does; RoPE and grouped-query attention are supported here."""
-    position, attention, norm = config.position, config.decoder.attention, config.embedding.norm
+    position, attention = config.position, config.decoder.attention
     sizes = attention.sizes(config.width)
     if isinstance(position, RotaryConfig):
         if position.scaling is not None:
@@ -172,12 +171,20 @@ def _check_language_model(config: LanguageModelConfig) -> None:
         ("decoder.dense_prefix.layers", dense_layers, (0,)),
         ("decoder.feed_forward.kind", config.decoder.feed_forward.kind, ("dense",)),
         ("decoder.feed_forward.activation", config.decoder.feed_forward.activation, tuple(_ACTIVATIONS)),
-        ("embedding.norm.kind", None if norm is None else norm.kind, (None, config.decoder.norm.kind)),
     ):
         if value not in expected:
             raise _no_counterpart(key, value, " or ".join(str(each) for each in expected))
+    _check_embedding_norm(config.embedding.norm, config.decoder.norm)
     if config.special_tokens.eos is None:
         raise UserError("special_tokens.eos is not set, but CTranslate2 needs an EOS token.")
+
+
+def _check_embedding_norm(norm: NormConfig | None, others: NormConfig) -> None:
+    """CTranslate2 has one kind and one epsilon for all norms of a model."""
+    if norm is not None and norm.kind != others.kind:
+        raise _no_counterpart("embedding.norm.kind", norm.kind, others.kind)
+    if norm is not None and norm.eps != others.eps:
+        raise _no_counterpart("embedding.norm.eps", norm.eps, str(others.eps))
 
 
 def _no_counterpart(key: str, value: object, expected: str) -> UserError:

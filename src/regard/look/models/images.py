@@ -69,7 +69,8 @@ class TracedImageClassifier(TracedEncoder):
 
     def read_items(self, recipe: Recipe, source: Any) -> Iterator[tuple[Any, int]]:
         images = read_images(source, classes=self.pipeline.labels)
-        return ((images.pixels[index], int(images.labels[index])) for index in range(len(images)))
+        known = (images.labels < len(self.pipeline.labels)).nonzero().flatten().tolist()
+        return ((images.pixels[index], int(images.labels[index])) for index in known)
 
     def make_example(self, item: tuple[Any, int]) -> Example:
         image, label = item

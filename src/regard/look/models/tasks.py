@@ -312,7 +312,12 @@ class TracedTextLabeler(TracedTextEncoder):
 
     def read_items(self, recipe: Recipe, source: Any) -> Iterator[LabeledText | TaggedSentence]:
         assert isinstance(recipe, ClassificationRecipe)
-        return recipe.sentences(source, self.labels)
+        known = set(self.labels)
+        return (
+            item
+            for item in recipe.sentences(source)
+            if known.issuperset((item.label,) if isinstance(item, LabeledText) else item.tags)
+        )
 
     def make_example(self, item: LabeledText | TaggedSentence) -> Example:
         before, after = self.frame

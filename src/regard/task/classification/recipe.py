@@ -16,7 +16,7 @@ from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
-from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, merge_encoder_config, read_encoder_config
+from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
 
 _EXPECTED_LABELS = ("one", "two")
 """Stand-ins for the labels before the data is read."""
@@ -57,6 +57,8 @@ class ClassificationRecipe(Recipe):
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
+    model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
+    new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
     head: ClassVar[Mapping[str, str]]
     """The kind of the head, and its defaults."""
 
@@ -65,14 +67,15 @@ class ClassificationRecipe(Recipe):
         """The data, of whichever kind."""
         raise NotImplementedError
 
-    def sentences(self, part: Any, known: Sequence[str] | None = None) -> Iterator[LabeledText | TaggedSentence]:
-        """What a part of the data holds; any other label than those `known` is an error."""
+    def sentences(self, part: Any) -> Iterator[LabeledText | TaggedSentence]:
+        """What a part of the data holds."""
         raise NotImplementedError
 
     @property
     def expected_model_config(self) -> EncoderConfig:
         """The model's config, with the vocabulary that was asked for, or is likely."""
-        return self.make_model_config(self.tokenizer.expected_vocab_size, EXPECTED_SPECIAL_IDS, _EXPECTED_LABELS)
+        vocab_size = self.initial_vocab_size() or self.tokenizer.expected_vocab_size
+        return self.make_model_config(vocab_size, EXPECTED_SPECIAL_IDS, _EXPECTED_LABELS)
 
     def make_model_config(
         self, vocab_size: int, tokens: Mapping[str, int | None], labels: Sequence[str]
@@ -88,7 +91,7 @@ class ClassificationRecipe(Recipe):
             raise ConfigError("model.head.kind", f"found {given['kind']!r}; for {self.task} it must be {kind!r}.")
         head = {**self.head, **given, "labels": list(labels)}
         known = {role: number for role, number in tokens.items() if role in EXPECTED_SPECIAL_IDS}
-        values = merge_encoder_config(self.model, self.init_from)
+        values = self.model_settings
         return read_encoder_config(values | {"head": head, "vocab_size": vocab_size, "special_tokens": known})
 
     def expected_workload(self) -> Workload:
@@ -129,10 +132,8 @@ class TextClassificationRecipe(ClassificationRecipe):
     def parts(self) -> TextClassificationDataConfig:
         return self.data
 
-    def sentences(
-        self, part: LabeledConfig, known: Sequence[str] | None = None
-    ) -> Iterator[LabeledText | TaggedSentence]:
-        return read_labeled(part, known)
+    def sentences(self, part: LabeledConfig) -> Iterator[LabeledText | TaggedSentence]:
+        return read_labeled(part)
 
 
 class TokenClassificationRecipe(ClassificationRecipe):
@@ -149,7 +150,5 @@ class TokenClassificationRecipe(ClassificationRecipe):
     def parts(self) -> TokenClassificationDataConfig:
         return self.data
 
-    def sentences(
-        self, part: TaggedConfig, known: Sequence[str] | None = None
-    ) -> Iterator[LabeledText | TaggedSentence]:
-        return read_tagged(part, known)
+    def sentences(self, part: TaggedConfig) -> Iterator[LabeledText | TaggedSentence]:
+        return read_tagged(part)

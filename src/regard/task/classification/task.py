@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -20,12 +20,14 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
 from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
+from regard.run import LoadedModel
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import score_test_sets
+from regard.task.base import report_unknown, score_test_sets
 from regard.task.classification.pipeline import text_logprobs, word_logprobs
 from regard.task.classification.recipe import ClassificationRecipe
 from regard.task.text_encoder import (
     EXPECTED_SPECIAL_IDS,
+    encoder_and_tokenizer,
     init_from_encoder,
     load_encoder,
     read_encoder_tokenizer,
@@ -48,19 +50,24 @@ class ClassificationTask:
         self,
         recipe: ClassificationRecipe,
         tokenizer: TextTokenizer,
-        train: TokenStore,
+        train: TokenStore | None,
         valid: TokenStore | None,
         evaluation_data: dict[str, list[Sentence]],
         fingerprints: dict[str, str],
         model: Encoder,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`evaluation_data` are the sentences that are not trained on, by name: "valid" and the test sets."""
+        """`evaluation_data` are the sentences that are not trained on, by name: "valid" and the test sets. Without
+        `train`, the model can only be tested."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.valid, self.evaluation_data, self.fingerprints = valid, evaluation_data, fingerprints
-        config, max_length = recipe.train, recipe.parts.max_length
+        if train is not None:
+            self.batches = self._training_batches(train)
+
+    def _training_batches(self, train: TokenStore) -> LabeledBatches:
+        config, max_length = self.recipe.train, self.recipe.parts.max_length
         try:
-            self.batches = LabeledBatches(
+            return LabeledBatches(
                 train,
                 config.batch_tokens,
                 seed=config.seed,
@@ -79,7 +86,11 @@ class ClassificationTask:
         train = [sentence for part in data.train for sentence in recipe.sentences(part)]
         labels = label_set(train)
         parts: dict[str, Any] = dict(data.test) if data.valid is None else {"valid": data.valid, **data.test}
-        evaluation_data = {name: list(recipe.sentences(part, labels)) for name, part in parts.items()}
+        evaluation_data = {name: list(recipe.sentences(part)) for name, part in parts.items()}
+        for name, sentences in evaluation_data.items():
+            unknown = _unknown_labels(sentences, labels)
+            none_known = len(unknown) == len({label for one in sentences for label in _labels(one)})
+            report_unknown(name, unknown, log, none_known=none_known)
         tokenizer, first = process_group.rank0_first(lambda: _tokenizer_and_encoder(recipe, train, folder, log))
         size = tokenizer.vocab_size if first is None else first.config.vocab_size
         settings = recipe.make_model_config(
@@ -100,6 +111,13 @@ class ClassificationTask:
             assert recipe.init_from is not None
             model = init_from_encoder(first, settings, recipe.init_from, log).train()
         return cls(recipe, tokenizer, train_store, valid_store, evaluation_data, fingerprints, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: ClassificationRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        model, tokenizer = encoder_and_tokenizer(loaded)
+        sentences = {name: list(recipe.sentences(part)) for name, part in recipe.test_sources().items()}
+        return cls(recipe, tokenizer, None, None, sentences, {}, model, process_group)
 
     def describe_data(self) -> str:
         return f"{len(self.model.config.labels):,} labels, {self.batches.stats}"
@@ -145,7 +163,10 @@ class ClassificationTask:
         return score_test_sets(self.recipe, self.evaluation_data, self.score, log)
 
     def score(self, sentences: Sequence[Sentence]) -> AccuracyScore:
-        """Score the current model on some sentences; several processes share the work."""
+        """Score the current model on some sentences; several processes share the work.
+
+        A label that the model does not have counts as an error, but not in the loss, where it would be infinite.
+        """
         self.model.eval()
         shard = self.process_group.shard(sentences)
         forward = forward_in_precision(self.model, self.recipe.train.precision)
@@ -156,14 +177,16 @@ class ClassificationTask:
             logprobs = word_logprobs(
                 self.model, self.tokenizer, [cast(TaggedSentence, one).words for one in shard], forward=forward
             )
-        labels = self.model.config.labels
+        known = self.model.config.labels
+        labels = (*known, *_unknown_labels(sentences, known))
         label_ids = {label: number for number, label in enumerate(labels)}
         predicted: list[int] = []
         truth: list[int] = []
         nats = 0.0
         for one, row in zip(shard, logprobs, strict=True):
-            ids = [label_ids[label] for label in ((one.label,) if isinstance(one, LabeledText) else one.tags)]
-            nats -= float(row.double().gather(1, torch.tensor(ids)[:, None]).sum())
+            ids = [label_ids[label] for label in _labels(one)]
+            scored = torch.tensor([(place, number) for place, number in enumerate(ids) if number < len(known)])
+            nats -= float(row.double()[tuple(scored.T)].sum()) if len(scored) else 0.0
             predicted += row.argmax(dim=-1).tolist()
             truth += ids
         gathered_scores = self.process_group.all_gather_object([predicted, truth, nats])
@@ -172,11 +195,21 @@ class ClassificationTask:
             [label for _, rank_truth, _ in gathered_scores for label in rank_truth],
             labels,
             sum(rank_nats for _, _, rank_nats in gathered_scores),
+            known=len(known),
         )
 
     def metadata(self) -> dict[str, Any]:
         """Besides the model, a text's label depends on where it is truncated."""
         return {"data": self.fingerprints, "max_length": self.recipe.parts.max_length}
+
+
+def _labels(sentence: Sentence) -> Sequence[str]:
+    return (sentence.label,) if isinstance(sentence, LabeledText) else sentence.tags
+
+
+def _unknown_labels(sentences: Iterable[Sentence], known: Sequence[str]) -> list[str]:
+    """The labels of sentences that are not among the known ones, sorted."""
+    return sorted({label for sentence in sentences for label in _labels(sentence)} - set(known))
 
 
 def _logits(forward: Forward, batch: RowBatch) -> Tensor:

@@ -11,7 +11,6 @@ from regard.data.images.augment import AugmentConfig
 from regard.data.images.dataset import ImagesConfig
 from regard.data.registry import dataset_info
 from regard.model import VisionTransformerConfig
-from regard.run import find_model, read_metadata
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
 
@@ -64,6 +63,7 @@ class ImageClassificationRecipe(Recipe):
     counted_unit: ClassVar[str] = "images"
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = _FROM_DATA
+    model_kinds: ClassVar[tuple[str, ...]] = ("vision",)
     unused_train_keys: ClassVar[Mapping[str, str]] = {
         "length_buckets": "all images have the same size, so all batches have the same shape"
     }
@@ -77,7 +77,7 @@ class ImageClassificationRecipe(Recipe):
     @property
     def expected_model_config(self) -> VisionTransformerConfig:
         """The model's config for the configured or expected image format."""
-        part, patch_size = self.data.train, self._model.get("patch_size", _PATCH_SIZE)
+        part, patch_size = self.data.train, self.model_settings.get("patch_size", _PATCH_SIZE)
         side = _GRID * patch_size if type(patch_size) is int else _GRID
         known = part.classes or (() if part.dataset is None else dataset_info(part.dataset).classes)
         return self.make_model_config(part.format.size or (side, side), part.channels or _CHANNELS, known or _CLASSES)
@@ -86,24 +86,12 @@ class ImageClassificationRecipe(Recipe):
         self, size: tuple[int, int], channels: int, classes: int | tuple[str, ...]
     ) -> VisionTransformerConfig:
         """The model's config for an image format. Errors name the recipe's key."""
-        for key in _FROM_DATA:
-            if key in self.model:
-                raise ConfigError(f"model.{key}", "this follows from the data; leave this key out.")
+        settings = self.model_settings
         try:
-            return VisionTransformerConfig(**self._model, image_size=size, channels=channels, classes=classes)
+            return VisionTransformerConfig(**settings, image_size=size, channels=channels, classes=classes)
         except ConfigError as error:
             key = "patch_size" if error.key == "image_size" else error.key
             raise ConfigError(f"model.{key}", error.problem) from None
-
-    @property
-    def _model(self) -> dict[str, Any]:
-        """The given settings, or those of the model to start from if there are none."""
-        if self.model or self.init_from is None:
-            return self.model
-        first = read_metadata(find_model(self.init_from)).get("model")
-        if not isinstance(first, dict) or first.get("kind") != "vision":
-            raise ConfigError("init_from", f"{self.init_from} is not a vision transformer.")
-        return {key: value for key, value in first.items() if key not in _FROM_DATA}
 
     def rows(self, config: VisionTransformerConfig) -> int:
         """Images per batch."""

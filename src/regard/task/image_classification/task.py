@@ -19,9 +19,9 @@ from regard.data.images.dataset import ImageDataset, ImagesConfig, read_images
 from regard.errors import UserError
 from regard.model import VisionTransformer, VisionTransformerConfig
 from regard.model.vision_transformer import LearnedGrid
-from regard.run import load_model
+from regard.run import LoadedModel, load_model
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import score_test_sets
+from regard.task.base import report_unknown, score_test_sets
 from regard.task.image_classification.recipe import ImageClassificationRecipe
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss
@@ -37,15 +37,17 @@ class ImageClassificationTask:
     def __init__(
         self,
         recipe: ImageClassificationRecipe,
-        train: ImageDataset,
+        train: ImageDataset | None,
         evaluation_data: dict[str, ImageDataset],
         model: VisionTransformer,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`evaluation_data` are the images that are not trained on, by name: "valid" and the test sets."""
+        """`evaluation_data` are the images that are not trained on, by name: "valid" and the test sets. Without
+        `train`, the model can only be tested."""
         self.recipe, self.model, self.process_group = recipe, model, process_group
         self.evaluation_data = evaluation_data
-        self.batches = ImageBatches(train, recipe.rows(model.config), seed=recipe.train.seed)
+        if train is not None:
+            self.batches = ImageBatches(train, recipe.rows(model.config), seed=recipe.train.seed)
 
     @classmethod
     def prepare(cls, recipe: ImageClassificationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -55,14 +57,30 @@ class ImageClassificationTask:
         if data.valid is not None:
             parts = {"valid": ("valid", data.valid), **parts}
         train = process_group.rank0_first(lambda: _read("train", data.train, None, log))
-        evaluation_data = process_group.rank0_first(
-            lambda: {name: _read(*part, train, log) for name, part in parts.items()}
-        )
         settings = recipe.make_model_config(train.size, train.channels, train.classes)
+        evaluation_data = process_group.rank0_first(
+            lambda: {name: _read(*part, settings, log) for name, part in parts.items()}
+        )
+        for name, dataset in evaluation_data.items():
+            found = dataset.labels.unique().tolist()
+            unknown = [dataset.classes[number] for number in found if number >= len(train.classes)]
+            report_unknown(name, unknown, log, none_known=len(unknown) == len(found))
         torch.manual_seed(recipe.train.seed)
         first = recipe.init_from
         model = settings.build() if first is None else _init_from(first, settings, log)
         return cls(recipe, train, evaluation_data, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: ImageClassificationRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        config, log = loaded.model.config, lambda message: None
+        sources = recipe.test_sources().items()
+        evaluation_data = process_group.rank0_first(
+            lambda: {
+                name: _read("valid" if name == "valid" else f"test.{name}", part, config, log) for name, part in sources
+            }
+        )
+        return cls(recipe, None, evaluation_data, loaded.model, process_group)
 
     def describe_data(self) -> str:
         return str(self.batches.stats)
@@ -80,8 +98,9 @@ class ImageClassificationTask:
         )
 
     def nll(self, forward: Forward, batch: ImageBatch) -> Loss:
-        weight = torch.ones_like(batch.labels, dtype=torch.float32)
-        unchanged = Augmented(batch.pixels, batch.labels, batch.labels, weight)
+        labels = batch.labels.masked_fill(batch.labels >= len(self.model.config.labels), -1)  # the model lacks these
+        weight = torch.ones_like(labels, dtype=torch.float32)
+        unchanged = Augmented(batch.pixels, labels, labels, weight)
         return class_loss(forward(self._normalized(batch.pixels)), unchanged)
 
     def validation_batches(self) -> Iterator[ImageBatch]:
@@ -98,7 +117,10 @@ class ImageClassificationTask:
 
     @torch.no_grad()
     def score(self, dataset: ImageDataset) -> AccuracyScore:
-        """Score the current model on some images; several processes share the work."""
+        """Score the current model on some images; several processes share the work.
+
+        A class that the model does not have counts as an error, but not in the loss, where it would be infinite.
+        """
         self.model.eval()
         forward = forward_in_precision(self.model, self.recipe.train.precision)
         predicted: list[int] = []
@@ -108,7 +130,8 @@ class ImageClassificationTask:
             if number % self.process_group.size == self.process_group.rank:
                 logits = forward(self._normalized(batch.pixels.to(self.model.device)))[: batch.count].float().cpu()
                 labels = batch.labels[: batch.count]
-                nats -= float(logits.log_softmax(-1).gather(1, labels[:, None]).double().sum())
+                known = labels < logits.shape[1]
+                nats -= float(logits.log_softmax(-1)[known].gather(1, labels[known, None]).double().sum())
                 predicted += logits.argmax(-1).tolist()
                 truth += labels.tolist()
         gathered_scores = self.process_group.all_gather_object([predicted, truth, nats])
@@ -117,6 +140,7 @@ class ImageClassificationTask:
             [label for _, rank_truth, _ in gathered_scores for label in rank_truth],
             dataset.classes,
             sum(rank_nats for _, _, rank_nats in gathered_scores),
+            known=len(self.model.config.labels),
         )
 
     def test(self, log: LogFn) -> dict[str, Score]:
@@ -161,23 +185,23 @@ def _nll(logprobs: Tensor, labels: Tensor) -> Tensor:
     return -logprobs.gather(2, labels.clamp(min=0).expand(len(logprobs), -1)[..., None])[..., 0]
 
 
-def _read(key: str, part: ImagesConfig, train: ImageDataset | None, log: LogFn) -> ImageDataset:
-    """Read one of the data sources; its classes and image format must be those of the training set."""
+def _read(key: str, part: ImagesConfig, config: VisionTransformerConfig | None, log: LogFn) -> ImageDataset:
+    """Read one of the data sources; its image format must be that of the model's training set, if there is one yet."""
     try:
-        found = read_images(part, classes=None if train is None else train.classes, log=log)
+        found = read_images(part, classes=None if config is None else config.labels, log=log)
     except ConfigError as error:
         raise ConfigError(f"data.{key}.{error.key}", error.problem) from None
-    if train is not None and found.pixels.shape[1:] != train.pixels.shape[1:]:
+    if config is not None and (found.size, found.channels) != (config.size, config.channels):
+        ours, theirs = _shape(found.size, found.channels), _shape(config.size, config.channels)
         raise UserError(
-            f"{part.location} has {_shape(found)}, but the training set has {_shape(train)}; give data.train.size and "
+            f"{part.location} has {ours}, but the training set has {theirs}; give data.train.size and "
             "data.train.channels, which apply to all of them."
         )
     return found
 
 
-def _shape(dataset: ImageDataset) -> str:
-    height, width = dataset.size
-    return f"images of {height} × {width} with {dataset.channels} channel{'s' if dataset.channels > 1 else ''}"
+def _shape(size: tuple[int, int], channels: int) -> str:
+    return f"images of {size[0]} × {size[1]} with {channels} channel{'s' if channels > 1 else ''}"
 
 
 def _init_from(name: str, settings: VisionTransformerConfig, log: LogFn) -> VisionTransformer:

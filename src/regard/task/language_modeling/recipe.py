@@ -54,7 +54,8 @@ class LanguageModelingRecipe(Recipe):
     data: LanguageModelingDataConfig
     tokenizer: LanguageModelingTokenizerConfig = LanguageModelingTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of a language model; its vocabulary and special tokens come from the tokenizer."""
+    """The config of a language model; its vocabulary and special tokens come from the tokenizer. With `init_from`,
+    omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
@@ -64,6 +65,7 @@ class LanguageModelingRecipe(Recipe):
         "monitor": "a language model is evaluated by its loss only",
     }
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "special_tokens")
+    model_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
 
     @model_validator(mode="after")
     def _a_row_fits_the_batch(self) -> Self:
@@ -77,7 +79,7 @@ class LanguageModelingRecipe(Recipe):
 
     @property
     def expected_model_config(self) -> LanguageModelConfig:
-        return self.make_model_config(self.tokenizer.expected_vocab_size)
+        return self.make_model_config(self.initial_vocab_size() or self.tokenizer.expected_vocab_size)
 
     def make_model_config(self, vocab_size: int) -> LanguageModelConfig:
         """The model's config for a vocabulary. Errors name the key in the recipe.

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.config import ConfigError
 from regard.cost import Workload
 from regard.data.batching.row_batch import RowBatch
 from regard.data.batching.windows import TokenStream
@@ -16,8 +17,10 @@ from regard.data.text.documents import TextConfig, TextCounts, count_text, read_
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
+from regard.run import LoadedModel
 from regard.score import PerplexityScore, score_perplexity
-from regard.task.base import SPECIAL_IDS, score_test_sets
+from regard.task.base import score_test_sets
+from regard.task.init_from import start_from
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
 from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
@@ -44,17 +47,19 @@ class LanguageModelingTask:
         self,
         recipe: LanguageModelingRecipe,
         tokenizer: TextTokenizer,
-        train: TokenStream,
+        train: TokenStream | None,
         texts: dict[str, EvaluationText],
         fingerprints: dict[str, str],
         model: LanguageModel,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`texts` are those to evaluate on: "valid" and the test sets, by name."""
+        """`texts` are those to evaluate on: "valid" and the test sets, by name. Without `train`, the model can only be
+        tested."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.texts, self.fingerprints = texts, fingerprints
-        rows, seed = recipe.rows, recipe.train.seed
-        self.batches: TextBatches = training_batches(recipe.data, train, rows, seed=seed, start=SPECIAL_IDS["bos"])
+        self.batches: TextBatches
+        if train is not None:
+            self.batches = training_batches(recipe.data, train, recipe.rows, seed=recipe.train.seed, start=self._start)
 
     @classmethod
     def prepare(cls, recipe: LanguageModelingRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -71,6 +76,18 @@ class LanguageModelingTask:
         torch.manual_seed(recipe.train.seed)
         model = recipe.make_model_config(tokenizer.vocab_size).build() if pretrained is None else pretrained.train()
         return cls(recipe, tokenizer, train, texts, fingerprints, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: LanguageModelingRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        generator = TextGenerator(loaded)
+        texts = process_group.rank0_first(
+            lambda: {
+                name: _evaluation_text(recipe, source, generator.tokenizer, lambda message: None)
+                for name, source in recipe.test_sources().items()
+            }
+        )
+        return cls(recipe, generator.tokenizer, None, texts, {}, generator.language_model, process_group)
 
     def describe_data(self) -> str:
         return str(self.batches.stats)
@@ -123,7 +140,13 @@ class LanguageModelingTask:
         return {"data": self.fingerprints, "context_length": self.recipe.data.context_length}
 
     def _batches(self, text: EvaluationText) -> Iterator[RowBatch]:
-        return evaluation_batches(self.recipe.data, text.stream, start=SPECIAL_IDS["bos"])
+        return evaluation_batches(self.recipe.data, text.stream, start=self._start)
+
+    @property
+    def _start(self) -> int | None:
+        """The token that packed documents begin with: BOS or, if the model has none, the end of the text before."""
+        special = self.model.config.special_tokens
+        return special.eos if special.bos is None else special.bos
 
 
 def _logits(forward: Forward, batch: RowBatch) -> Tensor:
@@ -142,10 +165,12 @@ def _tokenizer_and_model(
     """The tokenizer is trained once per run and saved in its folder; with `init_from` both come from that model."""
     path = folder / "tokenizer.json"
     if recipe.init_from is not None:
-        pretrained = TextGenerator.load(recipe.init_from)
+        config, pretrained = recipe.initial_model_config, TextGenerator.load(recipe.init_from)
+        if recipe.data.append_eos and pretrained.language_model.config.special_tokens.eos is None:
+            raise ConfigError("data.append_eos", f"{recipe.init_from} has no end-of-sequence token; set this to false.")
         pretrained.tokenizer.save(path)
         log(f"Starting from the weights and the tokenizer of {recipe.init_from}.")
-        return pretrained.tokenizer, pretrained.language_model
+        return pretrained.tokenizer, start_from(pretrained.language_model, config, recipe.init_from, log)
     if not path.is_file():
         texts = chain.from_iterable(read_texts(source) for source in recipe.data.train)
         train_tokenizer(recipe.tokenizer, islice(texts, recipe.tokenizer.max_examples), log).save(path)

@@ -19,7 +19,7 @@ from regard.task.language_modeling.recipe import (
     LanguageModelingRecipe,
     check_row_fits,
 )
-from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, merge_encoder_config, read_encoder_config
+from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
 
 
 class MaskedLMTokenizerConfig(EncoderTokenizerConfig):
@@ -47,6 +47,8 @@ class MaskedLMRecipe(Recipe):
     score_type: ClassVar[type[MaskedLMScore]] = MaskedLMScore
     unused_train_keys: ClassVar[Mapping[str, str]] = {"length_buckets": ONE_LENGTH}
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
+    model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
+    new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
 
     @model_validator(mode="after")
     def _row_fits_batch(self) -> Self:
@@ -61,7 +63,8 @@ class MaskedLMRecipe(Recipe):
     @property
     def expected_model_config(self) -> EncoderConfig:
         """The model's config with the configured or expected vocabulary size."""
-        return self.make_model_config(self.tokenizer.expected_vocab_size, EXPECTED_SPECIAL_IDS)
+        vocab_size = self.initial_vocab_size() or self.tokenizer.expected_vocab_size
+        return self.make_model_config(vocab_size, EXPECTED_SPECIAL_IDS)
 
     def make_model_config(self, vocab_size: int, tokens: Mapping[str, int | None]) -> EncoderConfig:
         """The model's config for a vocabulary and its special tokens. Errors name the recipe's key."""
@@ -69,7 +72,7 @@ class MaskedLMRecipe(Recipe):
         known = {
             role: number for role, number in tokens.items() if role in EXPECTED_SPECIAL_IDS and role not in missing
         }
-        values = {"head": {"kind": "masked_lm"}} | merge_encoder_config(self.model, self.init_from)
+        values = {"head": {"kind": "masked_lm"}} | self.model_settings
         config = read_encoder_config(values | {"vocab_size": vocab_size, "special_tokens": known})
         if not isinstance(config.head, MaskedLMHeadConfig):
             raise ConfigError("model.head.kind", f'found {config.head.kind!r}; for masked-lm it must be "masked_lm".')

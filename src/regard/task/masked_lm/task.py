@@ -18,11 +18,18 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
 from regard.model import Encoder, EncoderConfig
+from regard.run import LoadedModel
 from regard.score import MaskedLMScore
 from regard.task.base import score_test_sets
 from regard.task.masked_lm.recipe import MaskedLMRecipe
 from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
-from regard.task.text_encoder import init_from_encoder, load_encoder, read_encoder_tokenizer, surrounding_tokens
+from regard.task.text_encoder import (
+    encoder_and_tokenizer,
+    init_from_encoder,
+    load_encoder,
+    read_encoder_tokenizer,
+    surrounding_tokens,
+)
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
 from regard.train.step import forward_in_precision
@@ -36,13 +43,14 @@ class MaskedLMTask:
         self,
         recipe: MaskedLMRecipe,
         tokenizer: TextTokenizer,
-        train: TokenStream,
+        train: TokenStream | None,
         evaluation_data: dict[str, TokenStream],
         fingerprints: dict[str, str],
         model: Encoder,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`evaluation_data` are the texts that are not trained on, by name: "valid" and the test sets."""
+        """`evaluation_data` are the texts that are not trained on, by name: "valid" and the test sets. Without `train`,
+        the model can only be tested."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.evaluation_data, self.fingerprints = evaluation_data, fingerprints
         masking, seed = recipe.masking, recipe.train.seed
@@ -50,9 +58,11 @@ class MaskedLMTask:
             probability=masking.probability, mask_fraction=1.0, random_fraction=0.0, whole_word=masking.whole_word
         )
         self._evaluation_mask = _Mask(recipe, _masking(evaluation, tokenizer, seed=0))
-        mask = _Mask(recipe, _masking(masking, tokenizer, seed=seed))
-        rows = training_batches(recipe.data, train, recipe.rows, seed=seed, start=_ANY_TOKEN)
-        self.batches: MappedBatches[TextBatches, ScoredPositionsBatch] = MappedBatches(rows, mask, mask.masking.key)
+        self.batches: MappedBatches[TextBatches, ScoredPositionsBatch]
+        if train is not None:
+            mask = _Mask(recipe, _masking(masking, tokenizer, seed=seed))
+            rows = training_batches(recipe.data, train, recipe.rows, seed=seed, start=_ANY_TOKEN)
+            self.batches = MappedBatches(rows, mask, mask.masking.key)
 
     @classmethod
     def prepare(cls, recipe: MaskedLMRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -77,6 +87,18 @@ class MaskedLMTask:
             assert recipe.init_from is not None
             model = init_from_encoder(first, settings, recipe.init_from, log).train()
         return cls(recipe, tokenizer, train, evaluation_data, fingerprints, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: MaskedLMRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        model, tokenizer = encoder_and_tokenizer(loaded)
+        streams = process_group.rank0_first(
+            lambda: {
+                name: _stream(recipe, (part,), tokenizer, model.config, lambda message: None)
+                for name, part in recipe.test_sources().items()
+            }
+        )
+        return cls(recipe, tokenizer, None, streams, {}, model, process_group)
 
     def describe_data(self) -> str:
         return f"{100 * self.recipe.masking.probability:g} % of {self.batches.stats}"

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.config import Config
 from regard.cost import Workload
+from regard.data.batching.item_weights import MAX_WEIGHT, refuse_weights
 from regard.data.source import DataSource, NonEmpty
 from regard.data.tokenizers.training import TokenizerConfig
 from regard.data.trees.cleaning import clean_tree, with_root
@@ -27,8 +28,8 @@ class TreesConfig(DataSource):
     """A treebank file in Penn bracket format."""
 
     path: NonEmpty
-    weight: int = Field(default=1, ge=1)
-    """How often each tree occurs in one epoch."""
+    weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
+    """The number of times that each tree occurs in one epoch; of 0.3, three tenths of the trees, others each time."""
 
     @property
     def file(self) -> Path:
@@ -54,6 +55,11 @@ class ParsingDataConfig(Config):
     max_length: int = Field(default=256, ge=1)
     """Sentences with more tokens, or whose tree has more symbols, are not trained on."""
 
+    @model_validator(mode="after")
+    def _only_training_data_has_weights(self) -> Self:
+        refuse_weights({"valid": self.valid, **{f"test.{name}": source for name, source in self.test.items()}})
+        return self
+
 
 class ParsingRecipe(Recipe):
     """Everything a parsing run depends on."""
@@ -63,17 +69,20 @@ class ParsingRecipe(Recipe):
     tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=4000)
     """How words are tokenized. The target side has a vocabulary of tree symbols."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder–decoder; its vocabularies and special tokens come from the data."""
+    """The config of an encoder–decoder; its vocabularies and special tokens come from the data. With `init_from`,
+    omitted settings are those of that model."""
     decode: DecodeConfig = DecodeConfig(beam_size=4, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
 
     usage_example: ClassVar[str] = 'Parse with it: `regard parse THIS-FOLDER "The cat ate the mouse."`'
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", SYMBOLS)
     score_type: ClassVar[type[BracketScore]] = BracketScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
+    model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
 
     @property
     def expected_model_config(self) -> EncoderDecoderConfig:
-        return self.make_model_config(_EXPECTED_SYMBOLS, self.tokenizer.expected_vocab_size)
+        vocab_size = self.initial_vocab_size("source_vocab_size") or self.tokenizer.expected_vocab_size
+        return self.make_model_config(self.initial_vocab_size() or _EXPECTED_SYMBOLS, vocab_size)
 
     def make_model_config(self, symbols: int, vocab_size: int) -> EncoderDecoderConfig:
         """The model's config for a number of tree symbols and of source tokens. Errors name the key in the recipe."""

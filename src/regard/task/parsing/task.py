@@ -1,7 +1,7 @@
 """The parsing task: from words to a linearized tree (Vinyals et al. 2015; Vaswani et al. 2017, §6.3)."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from regard.data.batching.item_weights import ItemGroup
 from regard.data.registry import cache_folder
 from regard.data.store.token_store import TokenStore, cached_store
 from regard.data.tokenizers.tokenizer import TextTokenizer
@@ -19,8 +20,10 @@ from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.files import file_sha256
 from regard.model import EncoderDecoder
+from regard.run import LoadedModel
 from regard.score import BracketScore, score_brackets
-from regard.task.base import score_test_sets
+from regard.task.base import report_unknown, score_test_sets
+from regard.task.init_from import start_from
 from regard.task.parsing.pipeline import Parser, parse_words, source_text
 from regard.task.parsing.recipe import SYMBOLS, ParsingRecipe
 from regard.task.seq2seq import Seq2SeqTask
@@ -39,6 +42,11 @@ class Vocabularies:
         """Whether all symbols of a tree are in the vocabulary."""
         return all(symbol in self.symbols for symbol in linearize(tree, self.symbols.has_tags))
 
+    def unknown(self, trees: Iterable[Tree]) -> list[str]:
+        """The symbols of trees that are not in the vocabulary, sorted."""
+        found = {symbol for tree in trees for symbol in linearize(tree, self.symbols.has_tags)}
+        return sorted(symbol for symbol in found if symbol not in self.symbols)
+
     def encode(self, trees: Iterable[Tree]) -> Iterator[tuple[list[int], list[int]]]:
         """The ids of each tree's words and of the tree itself, each with its end token."""
         assert self.tokenizer.eos is not None
@@ -54,14 +62,16 @@ class ParsingTask(Seq2SeqTask):
         self,
         recipe: ParsingRecipe,
         vocabularies: Vocabularies,
-        stores: tuple[TokenStore, TokenStore | None],
+        data: tuple[TokenStore | None, Sequence[ItemGroup], TokenStore | None],
         trees: dict[str, list[Tree]],
         fingerprints: dict[str, str],
         model: EncoderDecoder,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """`stores` are tokenized training and validation data; `trees` those of "valid" and of the test sets."""
-        super().__init__(recipe.train, recipe.data.max_length, *stores, model, process_group)
+        """`data` are the tokenized training data with its weights, and the tokenized validation data; `trees` those of
+        "valid" and of the test sets."""
+        train, groups, valid = data
+        super().__init__(recipe.train, recipe.data.max_length, train, valid, model, process_group, groups)
         self.recipe, self.vocabularies, self.trees, self.fingerprints = recipe, vocabularies, trees, fingerprints
 
     @classmethod
@@ -73,13 +83,24 @@ class ParsingTask(Seq2SeqTask):
         trees = {name: list(source.trees()) for name, source in sources.items()}
         fingerprints = {"train": " ".join(file_sha256(source.file) for source in data.train)}
         fingerprints |= {name: file_sha256(source.file) for name, source in sources.items()}
-        train = process_group.rank0_first(lambda: _encoded(vocabularies, list(_training_trees(recipe)), log))
+        groups, training_trees = _training_trees(recipe)
+        train = process_group.rank0_first(lambda: _encoded(vocabularies, training_trees, log))
+        for name, some in trees.items():
+            report_unknown(name, vocabularies.unknown(some), log)
         covered = [tree for tree in trees.get("valid", []) if vocabularies.covers(tree)]
         valid = process_group.rank0_first(lambda: _encoded(vocabularies, covered, log)) if covered else None
         torch.manual_seed(recipe.train.seed)
         sizes = len(vocabularies.symbols), vocabularies.tokenizer.vocab_size
         model = recipe.make_model_config(*sizes).build() if pretrained is None else pretrained.train()
-        return cls(recipe, vocabularies, (train, valid), trees, fingerprints, model, process_group)
+        return cls(recipe, vocabularies, (train, groups, valid), trees, fingerprints, model, process_group)
+
+    @classmethod
+    def for_testing(cls, recipe: ParsingRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
+        """The task with a trained model and its test sets only."""
+        parser = Parser(loaded)
+        trees = {name: list(source.trees()) for name, source in recipe.test_sources().items()}
+        vocabularies = Vocabularies(parser.tokenizer, parser.symbols)
+        return cls(recipe, vocabularies, (None, (), None), trees, {}, parser.encoder_decoder, process_group)
 
     def evaluate(self) -> Evaluation | None:
         """F1 of greedily parsed trees: faster than beam search, and close to it."""
@@ -106,9 +127,11 @@ class ParsingTask(Seq2SeqTask):
         return {"data": self.fingerprints, "decode": self.recipe.decode.plain()}
 
 
-def _training_trees(recipe: ParsingRecipe) -> Iterator[Tree]:
-    """All trees of one epoch, each as often as its weight says."""
-    return chain.from_iterable(source.trees() for source in recipe.data.train for _ in range(source.weight))
+def _training_trees(recipe: ParsingRecipe) -> tuple[list[ItemGroup], list[Tree]]:
+    """All trees to train on, each once, and how many of them have which weight."""
+    sources = [list(source.trees()) for source in recipe.data.train]
+    groups = [ItemGroup(len(trees), part.weight) for trees, part in zip(sources, recipe.data.train, strict=True)]
+    return groups, list(chain.from_iterable(sources))
 
 
 def _vocabularies_and_model(
@@ -117,11 +140,12 @@ def _vocabularies_and_model(
     """Made once per run and saved in its folder, or those of the model in `init_from`."""
     tokenizer_path, symbols_path = folder / "tokenizer.json", folder / SYMBOLS
     if recipe.init_from is not None:
-        pretrained = Parser.load(recipe.init_from)
+        config, pretrained = recipe.initial_model_config, Parser.load(recipe.init_from)
         pretrained.tokenizer.save(tokenizer_path)
         pretrained.symbols.save(symbols_path)
         log(f"Starting from the weights, tokenizer and symbols of {recipe.init_from}.")
-        return Vocabularies(pretrained.tokenizer, pretrained.symbols), pretrained.encoder_decoder
+        model = start_from(pretrained.encoder_decoder, config, recipe.init_from, log)
+        return Vocabularies(pretrained.tokenizer, pretrained.symbols), model
     if not symbols_path.is_file():
         trees = [tree for source in recipe.data.train for tree in source.trees()]
         if not trees:

@@ -1,7 +1,8 @@
 """Prepare sentence pairs for training: filter, hold out, train the tokenizers, tokenize.
 
-The corpus is streamed and never in memory as a whole. The tokenized pairs are cached under a key that names everything
-they depend on, so a second run of the same recipe starts at once.
+Every pair is tokenized once, and once more for each kind of augmentation; how often it occurs in an epoch is up to the
+batches (`PreparedPairs.groups`). The corpus is streamed and never in memory as a whole. The tokenized pairs are cached
+under a key that names everything they depend on, so a second run of the same recipe starts at once.
 """
 
 import hashlib
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from regard.data.batching.item_weights import ItemGroup
 from regard.data.registry import cache_folder
 from regard.data.store.token_store import TokenStore, cached_store
-from regard.data.text.corpus import Corpus
+from regard.data.text.augment import add_augmented
+from regard.data.text.corpus import Corpus, read_corpus
 from regard.data.text.filters import Filter
 from regard.data.text.pairs import Pair
 from regard.data.tokenizers.tokenizer import TextTokenizer
@@ -35,6 +38,8 @@ class PreparedPairs:
     source: TextTokenizer
     target: TextTokenizer
     train: TokenStore
+    groups: list[ItemGroup]
+    """The sources of the training pairs and their weights."""
     valid: TokenStore | None
     valid_pairs: list[Pair]
     fingerprints: dict[str, str]
@@ -64,18 +69,20 @@ def prepare_pairs(
     tokenizers = tokenizers or _tokenizers(recipe, training, folder, log)
     key = json.dumps(
         [
-            fingerprints["train"],
+            corpus.content_fingerprint(),
             recipe.data.filter.plain(),
             [tokenizer.fingerprint for tokenizer in tokenizers],
             _digest(valid_pairs) if recipe.data.valid is None else "",
-            recipe.train.seed if any(source.weight != 1 for source in recipe.data.train) else 0,
+            0,
+            *recipe.data.augment.key(),
         ]
     )
     valid_key = json.dumps(["valid", _digest(valid_pairs), *(tokenizer.fingerprint for tokenizer in tokenizers)])
-    train = _tokenized(training.pairs, tokenizers, key, log)
+    train = _tokenized(training.examples, tokenizers, key, log)
+    groups = _groups(training, key, log)
     valid = _tokenized(lambda: valid_pairs, tokenizers, valid_key, log) if valid_pairs else None
     short = [] if valid is None else _short_pairs(valid_pairs, valid, recipe.data.max_length, log)
-    return PreparedPairs(*tokenizers, train, valid, short, fingerprints)
+    return PreparedPairs(*tokenizers, train, groups, valid, short, fingerprints)
 
 
 def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer] | None:
@@ -93,6 +100,7 @@ class _TrainingPairs:
     def __init__(self, recipe: TranslationRecipe, corpus: Corpus, log: LogFn) -> None:
         self.recipe, self.corpus, self.log = recipe, corpus, log
         self._held_out: set[str] = set()
+        self._sizes: list[int] | None = None
         self._reported = False
 
     def hold_out(self) -> list[Pair]:
@@ -125,13 +133,52 @@ class _TrainingPairs:
         return sample
 
     def pairs(self) -> Iterator[Pair]:
-        """All pairs, once, by their weights. The first pass logs what the filter dropped."""
+        """All pairs, once. The first pass logs what the filter dropped."""
+        return (pair for _, pair in self._by_part())
+
+    def examples(self) -> Iterator[Pair]:
+        """All pairs, once, source after source, and then again for each kind of augmentation."""
+        parts, augmentations = len(self.corpus.parts), self.recipe.data.augment.augmentations()
+        sizes = [0] * parts * (1 + len(augmentations))
+        for part, pair in self._by_part():
+            sizes[part] += 1
+            yield pair
+        for number, augmentation in enumerate(augmentations, start=1):
+            for part, pair in self._by_part():
+                changed = augmentation.apply(pair)
+                if changed is not None:
+                    sizes[number * parts + part] += 1
+                    yield changed
+        self._sizes = sizes
+
+    def group_sizes(self) -> list[int]:
+        """How many `examples` come from each source, and from each source by each kind of augmentation."""
+        if self._sizes is None:
+            for _ in self.examples():
+                pass
+        assert self._sizes is not None
+        return self._sizes
+
+    def group_weights(self) -> list[float]:
+        """How often each of these occurs in an epoch."""
+        fractions = [1.0, *(augmentation.fraction for augmentation in self.recipe.data.augment.augmentations())]
+        return [fraction * part.weight for fraction in fractions for part in self.corpus.parts]
+
+    def _by_part(self) -> Iterator[tuple[int, Pair]]:
+        """All pairs, once, each with the number of its source."""
         filtered = Filter(self.recipe.data.filter)
-        count = 0
-        for pair in filtered.apply(self.corpus.mix(self.recipe.train.seed)):
+        part = count = 0
+
+        def read() -> Iterator[Pair]:
+            nonlocal part
+            for number, source in enumerate(self.corpus.parts):
+                part = number
+                yield from read_corpus(source)
+
+        for pair in filtered.apply(read()):
             if not self._held_out or self._held_out.isdisjoint(map(_normalized, pair)):
                 count += 1
-                yield pair
+                yield part, pair
         if not self._reported:
             self._reported = True
             if filtered.stats.kept < filtered.stats.total:
@@ -173,10 +220,11 @@ def _tokenizers(
     found = read_tokenizers(folder)
     if found is not None:
         return found
-    config = recipe.tokenizer
+    config, augmentations = recipe.tokenizer, recipe.data.augment.augmentations()
 
     def texts(side: int) -> Iterator[str]:
-        return (pair[side] for pair in islice(training.pairs(), config.max_examples))
+        pairs = add_augmented(islice(training.pairs(), config.max_examples), augmentations)
+        return (pair[side] for pair in pairs)
 
     source, target = train_pair(config, texts(0), texts(1), config.shared, log)
     if target is not source:
@@ -201,6 +249,19 @@ def _tokenized(
             yield from zip(*sides, strict=True)
 
     return cached_store(cache_folder() / "tokens", key, items, tuple(sizes), sizes, log)
+
+
+def _groups(training: _TrainingPairs, key: str, log: LogFn) -> list[ItemGroup]:
+    """The sources of the tokenized pairs and their weights; their sizes are cached beside the pairs."""
+    weights = training.group_weights()
+    if all(weight == 1 for weight in weights):
+        return []
+
+    def items() -> Iterator[tuple[list[int]]]:
+        return (([size],) for size in training.group_sizes())
+
+    sizes = cached_store(cache_folder() / "tokens", f"{key} groups", items, ("sizes",), 1 << 31, log).stream("sizes")[0]
+    return [ItemGroup(size, weight) for size, weight in zip(sizes.tolist(), weights, strict=True)]
 
 
 def _end(tokenizer: TextTokenizer) -> int:

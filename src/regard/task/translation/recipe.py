@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
+from regard.data.batching.item_weights import refuse_weights
+from regard.data.text.augment import TextAugmentConfig
 from regard.data.text.corpus import CorpusConfig
 from regard.data.text.filters import FilterConfig
 from regard.data.tokenizers.training import TokenizerConfig
@@ -35,8 +37,15 @@ class TranslationDataConfig(Config):
     dev_size: int = Field(default=1000, ge=0)
     """At most how many pairs are held out of the training data for validation if `valid` is not given."""
     filter: FilterConfig = FilterConfig()
+    augment: TextAugmentConfig = TextAugmentConfig()
+    """Changed copies of pairs to train on as well: in upper or lower case, or without final punctuation."""
     max_length: int = Field(default=256, ge=1)
     """Pairs with more tokens on either side are not trained on."""
+
+    @model_validator(mode="after")
+    def _only_training_data_has_weights(self) -> Self:
+        refuse_weights({"valid": self.valid, **{f"test.{name}": source for name, source in self.test.items()}})
+        return self
 
 
 class TranslationTokenizerConfig(TokenizerConfig):
@@ -65,7 +74,8 @@ class TranslationRecipe(Recipe):
     tokenizer: TranslationTokenizerConfig = TranslationTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
     """The config of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
-    sentence; the vocabulary and the special tokens come from the tokenizer."""
+    sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
+    those of that model."""
     decode: DecodeConfig = DecodeConfig()
     score: ScoreConfig = ScoreConfig()
 
@@ -73,9 +83,12 @@ class TranslationRecipe(Recipe):
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", HELD_OUT)
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
+    model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder", "language-model")
 
     @property
     def expected_model_config(self) -> ModelConfig:
+        if (size := self.initial_vocab_size()) is not None:
+            return self.make_model_config(size, self.initial_vocab_size("source_vocab_size"))
         size = self.tokenizer.expected_vocab_size
         return self.make_model_config(size, None if self.tokenizer.shared else size)
 
@@ -93,13 +106,13 @@ class TranslationRecipe(Recipe):
     ) -> EncoderDecoderConfig:
         """The same for an encoder–decoder; an error if the recipe is for a language model."""
         if not self._is_encoder_decoder:
-            raise ConfigError("model.kind", f"found {self.model['kind']!r}; an encoder–decoder is needed here.")
+            raise ConfigError("model.kind", "found 'language-model'; an encoder–decoder is needed here.")
         sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
         return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
 
     @property
     def _is_encoder_decoder(self) -> bool:
-        return bool(self.model.get("kind") != "language-model")
+        return bool(self.model_settings.get("kind") != "language-model")
 
     def expected_workload(self) -> Workload:
         config, length = self.train, min(_EXPECTED_LENGTH, self.train.batch_tokens)

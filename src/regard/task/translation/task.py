@@ -10,6 +10,7 @@ from regard.data.text.pairs import Pair
 from regard.decode import DecodeConfig
 from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
+from regard.task.init_from import start_from
 from regard.task.seq2seq import Seq2SeqModel, Seq2SeqTask
 from regard.task.translation.pipeline import LineTranslator, Translator, source_tokenizer_for
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
@@ -30,7 +31,8 @@ class TranslationTask(Seq2SeqTask):
     ) -> None:
         self.recipe, self.prepared = recipe, prepared
         valid = prepared.valid if prepared.valid_pairs else None
-        super().__init__(recipe.train, recipe.data.max_length, prepared.train, valid, model, process_group)
+        stores = prepared.train, valid
+        super().__init__(recipe.train, recipe.data.max_length, *stores, model, process_group, prepared.groups)
 
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -80,11 +82,12 @@ def _data_and_model(recipe: TranslationRecipe, folder: Path, log: LogFn) -> tupl
         sizes = (prepared.target.vocab_size, None if shared else prepared.source.vocab_size)
         torch.manual_seed(recipe.train.seed)
         return prepared, recipe.make_model_config(*sizes).build()
-    pretrained = Translator.load(recipe.init_from)
+    config, pretrained = recipe.initial_model_config, Translator.load(recipe.init_from)
     tokenizers = pretrained.source_tokenizer, pretrained.target_tokenizer
     tokenizers[0].save(folder / "tokenizer.json")
     if tokenizers[1] is not tokenizers[0]:
         tokenizers[1].save(folder / "target_tokenizer.json")
     log(f"Starting from the weights and tokenizers of {recipe.init_from}.")
+    model = start_from(pretrained.seq2seq_model, config, recipe.init_from, log).train()
     torch.manual_seed(recipe.train.seed)
-    return prepare_pairs(recipe, folder, log, tokenizers), pretrained.seq2seq_model.train()
+    return prepare_pairs(recipe, folder, log, tokenizers), model
