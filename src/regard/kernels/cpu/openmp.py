@@ -19,11 +19,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, cfunc, njit, types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from regard.kernels.cpu.jit import Function, process_safe_cache
+from regard.kernels.cpu.jit import Function, c_function
 
 ARGS = 2
 """Index of a kernel's first own argument. Before it are the number of the next chunk and the count of chunks."""
@@ -47,7 +47,7 @@ def parallel_for(kernel: Any, chunks: int, *args: Tensor | int | float | None) -
 
 def openmp_kernel(function: Function) -> Any:
     """Compile a function of one argument, the address of its `kernel_args`, that takes chunks until none is left."""
-    return process_safe_cache(cfunc("void(int64)", cache=True)(function))
+    return c_function("void(int64)")(function)
 
 
 def kernel_function(function: Function) -> Function:
