@@ -1,4 +1,4 @@
-"""Compiled kernels with a damaged, missing, read-only or full cache: they are compiled again, with the same results."""
+"""Compiled kernels and threads: a cache that is damaged or cannot be written, and absurd numbers of threads."""
 
 import errno
 import hashlib
@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("numba")
 
+from regard.decode.batch import thread_pool
+from regard.errors import UserError
 from regard.kernels.cpu import jit_cache
 from tests.kernels.cpu.test_jit import Restart, entries, folder, is_loaded, restart
+from tests.task.small import command
 
 __all__ = ["folder", "restart"]  # fixtures
 
@@ -87,3 +91,17 @@ def test_read_only_installation_uses_the_cache_of_the_user(
     assert caller(1) == 20
     assert jit_cache.is_cached(caller._cache.name)
     assert list((tmp_path / "user").rglob("caller_*.nbc"))
+
+
+@pytest.mark.parametrize("args", [("train", "quick", "--out"), ("translate", "en-tr", "Hello.", "--output")])
+def test_absurd_threads_are_refused_before_anything_is_written(args: tuple[str, ...], tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    done = command(*args, tmp_path / "out", "--device", "cpu", "--threads", 100_000)
+    assert (done.code, "--threads" in done.err, "100000" in done.err, len(done.err.splitlines())) == (2, True, True, 1)
+    assert not any(tmp_path.iterdir())
+    assert torch.get_num_threads() == threads
+
+
+def test_absurd_threads_are_refused_in_python() -> None:
+    with pytest.raises(UserError, match=r"threads.*100000"):
+        thread_pool(100_000)
