@@ -43,8 +43,9 @@ def test_damaged_code_is_compiled_again(folder: Path, restart: Restart, damage: 
     assert restart()(1) == 20
     (entry,) = entries(folder)
     intact = entry.read_bytes()
-    entry.write_bytes(DAMAGES[damage](intact))
+    entry.write_bytes(damaged := DAMAGES[damage](intact))
     caller = restart()
+    assert jit_cache.is_cached(caller._cache.name) == (damaged[:32] == hashlib.sha256(damaged[32:]).digest())
     assert caller(1) == 20
     assert not is_loaded(caller)
     (again := restart())(1)

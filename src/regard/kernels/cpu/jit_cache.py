@@ -35,7 +35,7 @@ _SWEEP_AFTER = 24 * 3600.0
 def is_cached(function: str) -> bool:
     """Whether the code of a function (MODULE.NAME) is on disk, for any argument types."""
     folder = cache_folder()
-    return folder is not None and any(folder.glob(f"{function}-*{_SUFFIX}"))
+    return folder is not None and any(load(path.stem) for path in folder.glob(f"{function}-*{_SUFFIX}"))
 
 
 def load(name: str) -> bytes | None:
