@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from regard.cli.lines import LineProcessor, process_lines
+from regard.kernels.cpu.threads import Monitor
 from regard.train.distributed.process_group import ProcessGroup
 from tests.cli.multi_process import run, torchrun, wait
 from tests.task.language_modeling.test_pipeline import save_random_writer
@@ -74,6 +75,24 @@ def test_chunks_of_a_file_keep_their_order(
 
     process_in_group(2, process, files=[file])
     assert capsys.readouterr().out == "".join(f"line {number} begins at {6 * number}\n" for number in range(9))
+
+
+def test_busy_cores_are_reported_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = Monitor(dict)
+    monkeypatch.setattr("regard.kernels.cpu.threads._monitor", lambda: monitor)
+    monkeypatch.setattr(monitor, "_set_idle_threads", lambda wanted: None)
+
+    def process(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
+        for _ in range(20):
+            monitor.observe(0.5)
+        return lines
+
+    process_in_group(2, process, ["one", "two"])
+    out, err = capsys.readouterr()
+    assert out.split() == ["one", "two"]
+    assert err.count("Other processes") == 1
 
 
 @pytest.fixture(scope="module")

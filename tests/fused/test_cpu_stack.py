@@ -119,7 +119,7 @@ def test_rows_of_only_padding() -> None:
 
 
 def test_without_openmp_and_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.kernels.cpu.openmp._gomp_parallel", lambda: None)
+    monkeypatch.setattr("regard.kernels.cpu.openmp.gomp_parallel", lambda: None)
     monkeypatch.setattr("regard.kernels.cpu.linear.has_onednn", lambda: False)
     source, target, lengths = batch(40, 9)
     check_fused_loss(translator(stack()), source, target, **lengths)

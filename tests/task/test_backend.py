@@ -26,6 +26,13 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return bool(request.param)
 
 
+def test_cores_are_watched_where_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(module, "watch_cores", lambda: calls.append("watched"))
+    Backend(model())
+    assert calls
+
+
 def test_many_inputs_use_the_fused_decoder(compiled: bool) -> None:
     backend = Backend(model())
     enough = CPU_THRESHOLDS[0 if compiled else 1]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard import UserError
 from regard.data.batching.token_batches import Batch, TokenBatches
+from regard.kernels.cpu.threads import Monitor
 from regard.run.tensors import write_tensors
 from regard.train.config import TrainConfig
 from regard.train.policies import TrainResult
@@ -49,6 +50,15 @@ def test_loss_falls(tmp_path: Path) -> None:
 def test_log_lines_come_every_log_every_steps_and_after_the_last(tmp_path: Path) -> None:
     trained(Toy(validation=False), settings(log_every=3), tmp_path)
     assert [line["step"] for line in log_lines(tmp_path)] == [3, 6, 8]
+
+
+def test_busy_cores_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor, callback = Monitor(dict), LogRecorder()
+    monkeypatch.setattr("regard.kernels.cpu.threads._monitor", lambda: monitor)
+    monkeypatch.setattr(monitor, "_set_idle_threads", lambda wanted: None)
+    task = Toy(hook=lambda call, batch: monitor.observe(0.5))
+    make_trainer(task, settings(steps=20), tmp_path, callback).run()
+    assert sum("Other processes" in message for message in callback.messages) == 1
 
 
 def test_log_line_has_lr_and_tokens_so_far(tmp_path: Path) -> None:

@@ -35,12 +35,15 @@ def process_lines(
     `items_in` counts the items of a line. In a process group the lines are sharded, rank 0 reads and writes, and
     `process` returns one result per line.
     """
+    from regard.kernels.cpu.threads import report_busy_cores
     from regard.train.distributed.process_group import SINGLE_PROCESS
 
     process_group = process_group or SINGLE_PROCESS
+    is_rank0 = process_group.is_rank0
     with (
         _rank0_writer(output, process_group) as write,
-        progress_bar(unit, None, visible=process_group.is_rank0) as progress,
+        progress_bar(unit, None, visible=is_rank0) as progress,
+        report_busy_cores(lambda message: print(message, file=sys.stderr) if is_rank0 else None),
     ):
         done = 0
         chunks = read_chunks(text, files, CHUNK_LINES * process_group.size)

@@ -105,8 +105,10 @@ def select_device(name: str, threads: int | None) -> "torch.device":
     """The device of this name, checked to be available."""
     import torch
 
+    from regard.kernels.cpu.threads import check_threads
+
     if threads is not None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(check_threads(threads, "--threads"))
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -20,6 +20,7 @@ from regard.decode.observer import Observer
 from regard.decode.search import DecoderModel, DecoderState, search
 from regard.decode.strategy import Hypothesis
 from regard.errors import UserError
+from regard.kernels.cpu.threads import check_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -194,7 +195,7 @@ def pad_requests(requests: Sequence[Request], slots: int) -> list[Request]:
 @lru_cache(maxsize=4)
 def thread_pool(threads: int) -> ThreadPoolExecutor:
     """A pool that is reused, because kernel libraries initialize themselves in every thread that calls them."""
-    return ThreadPoolExecutor(threads, "regard-search", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(check_threads(threads), "regard-search", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _unordered_map(function: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
 
-from regard import kernels
 from regard.attention import KVCache
 from regard.errors import UserError
 from regard.fused.cpu_forward import Embedding, FusedEncoder, FusedStep, UnfusedStep, can_be_fused, layer_weights
@@ -29,6 +27,7 @@ from regard.fused.cpu_linear import LINEARS, with_packed_linears
 from regard.fused.kv_cache import CpuKVCache, concat_heads
 from regard.fused.layers import lm_head_weights
 from regard.fused.support import cpu_decoder_unsupported_reason, encoder_is_supported
+from regard.kernels.cpu import jit_cache
 from regard.model.autoregressive import AutoregressiveModel
 from regard.model.encoder_decoder import EncoderDecoder
 
@@ -43,8 +42,7 @@ def make_cpu_decoder(model: Any, precision: Precision = "float32") -> Any:
 
 def is_compiled() -> bool:
     """Whether the kernels were compiled on this machine before, so that using them costs no wait."""
-    cache = Path(kernels.__file__).parent / "cpu" / "__pycache__"
-    return any(cache.glob("decoder_step.decoder_step-*.nbi"))
+    return jit_cache.is_cached("decoder_step.decoder_step")
 
 
 class CpuDecoder(Generic[AnyAutoregressive]):

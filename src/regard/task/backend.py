@@ -14,6 +14,7 @@ from regard.decode import BatchDecoderModel, DecodeConfig
 from regard.errors import UserError
 from regard.fused import cpu_decoder, cuda_decoder
 from regard.fused.support import cpu_decoder_unsupported_reason, cuda_decoder_unsupported_reason
+from regard.kernels.cpu.threads import watch_cores
 from regard.model.autoregressive import AutoregressiveModel
 from regard.run import LoadedModel
 
@@ -38,6 +39,7 @@ class Backend(Generic[AnyAutoregressive]):
         """Whether to use the fused decoder; None decides by the number of inputs."""
         self.precision: Precision = "float32"
         self._decoders: dict[tuple[Precision, bool], BatchDecoderModel[Any]] = {}
+        watch_cores()
 
     def reset(self) -> None:
         """Drop the decoders, because the model has changed or moved."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.fused.training import can_capture_checkpointing
+from regard.kernels.cpu.threads import report_busy_cores
 from regard.train.checkpoint import Checkpoint, CheckpointManager, restore_rng_state, rng_state
 from regard.train.config import TrainConfig
 from regard.train.cuda_graph_step import CudaGraphStep
@@ -104,6 +105,7 @@ class Trainer(Generic[AnyBatch]):
         with (
             deterministic_algorithms(self.config.deterministic),
             without_cudnn_attention(),
+            report_busy_cores(self.callback.log),
             self.process_group.detect_lost_peers(),
         ):
             if resume:

@@ -41,8 +41,8 @@ def machine_code(cached: bytes) -> bytes:
 @pytest.mark.parametrize("name", KERNELS)
 def test_all_functions_are_inlined_into_a_kernel(name: str) -> None:
     """A process uses the first of several copies of a function, and two copies may order their sums differently."""
-    cache: Any = KERNELS[name]._cache._impl
-    (file,) = Path(cache.locator.get_cache_path()).glob(f"{cache.filename_base}.*.nbc")
+    cache: Any = KERNELS[name]._cache
+    (file,) = Path(cache.cache_path).glob(f"{cache.name}-*.nbc")
     names = {each.decode() for each in _NAME.findall(machine_code(file.read_bytes()))}
     assert names, "not even its own name: the file has another format"
     assert all(re.search(rf"\d{name}B\d+v", each) for each in names), names

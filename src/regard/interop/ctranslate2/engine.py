@@ -20,6 +20,7 @@ from regard.data.registry import cache_folder
 from regard.errors import UserError
 from regard.files import file_sha256
 from regard.interop.ctranslate2.export import POSITIONS, export_ctranslate2
+from regard.kernels.cpu.threads import check_threads
 from regard.run import model_files, pin_checkpoint
 
 _VERSION = "1"
@@ -61,7 +62,7 @@ class _Engine:
                 f"CTranslate2 runs on cpu or cuda, not on {device.type}; choose one of those, or use --engine regard."
             )
         self.model_folder = cached_export(folder)
-        threads = threads or torch.get_num_threads()
+        threads = check_threads(torch.get_num_threads() if threads is None else threads)
         self.workers = max(1, threads // _INTRA_THREADS) if device.type == "cpu" else 1
         try:
             self.model = getattr(library, class_name)(

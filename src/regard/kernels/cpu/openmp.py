@@ -2,7 +2,7 @@
 
 Between two operations PyTorch's threads spin on their cores. Threads of our own would compete with them, so kernels run
 on the same threads, through the same library (OpenMP; GCC calls its entry point GOMP_parallel). Where PyTorch is linked
-with another library, the caller runs the whole kernel alone.
+with another library, the caller runs the whole kernel alone. `threads.py` says how threads wait on a busy machine.
 
 Work is cut into chunks by its shape alone. Each thread takes the next chunk when it has finished one (OpenMP's dynamic
 schedule), and no result depends on which thread took which chunk: the bits are the same for any number of threads.
@@ -10,20 +10,18 @@ schedule), and no result depends on which thread took which chunk: the bits are 
 A kernel receives one array of int64: addresses, sizes, and floats by their bits.
 """
 
-import ctypes
 import struct
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, cfunc, njit, types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from regard.kernels.cpu.jit import Function, process_safe_cache
+from regard.kernels.cpu.jit import Function, c_function
+from regard.kernels.cpu.threads import gomp_parallel
 
 ARGS = 2
 """Index of a kernel's first own argument. Before it are the number of the next chunk and the count of chunks."""
@@ -38,16 +36,16 @@ def parallel_for(kernel: Any, chunks: int, *args: Tensor | int | float | None) -
     table = np.array([0, chunks, *map(_as_int64, args)], dtype=np.int64)
     assert len(table) <= _MAX_ARGS
     threads = min(chunks, torch.get_num_threads())
-    gomp_parallel = _gomp_parallel() if threads > 1 else None
-    if gomp_parallel is None:
+    parallel = gomp_parallel() if threads > 1 else None
+    if parallel is None:
         kernel.ctypes(table.ctypes.data)
     else:
-        gomp_parallel(kernel.address, table.ctypes.data, threads, 0)
+        parallel(kernel.address, table.ctypes.data, threads, 0)
 
 
 def openmp_kernel(function: Function) -> Any:
     """Compile a function of one argument, the address of its `kernel_args`, that takes chunks until none is left."""
-    return process_safe_cache(cfunc("void(int64)", cache=True)(function))
+    return c_function("void(int64)")(function)
 
 
 def kernel_function(function: Function) -> Function:
@@ -59,16 +57,6 @@ def kernel_function(function: Function) -> Function:
     """
     flags = {"nogil": True, "fastmath": True, "error_model": "numpy", "forceinline": True}
     return cast(Function, njit(**flags)(function))
-
-
-@lru_cache(maxsize=1)
-def _gomp_parallel() -> Callable[[int, int, int, int], None] | None:
-    try:
-        function = ctypes.CDLL(torch._C.__file__).GOMP_parallel  # from the library that PyTorch is linked with
-    except (AttributeError, OSError):
-        return None
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    return cast(Callable[[int, int, int, int], None], function)
 
 
 def _as_int64(value: Tensor | int | float | None) -> int:
