@@ -219,11 +219,11 @@ def _batches(requests: Sequence[Request], batch_tokens: int, threads: int) -> It
         by_key.setdefault(request.batch_key, []).append(index)
     for indices in by_key.values():
         total = sum(len(requests[index].source) + 1 for index in indices)
-        batch_tokens = min(batch_tokens, -(-total // threads))
+        limit = min(batch_tokens, -(-total // threads))
         batch: list[int] = []
         longest = 0
         for index in sorted(indices, key=lambda index: -len(requests[index].source)):
-            if batch and longest * (len(batch) + 1) > batch_tokens:
+            if batch and longest * (len(batch) + 1) > limit:
                 yield batch
                 batch = []
             if not batch:
