@@ -187,7 +187,8 @@ def search_batch(
 def pad_requests(requests: Sequence[Request], slots: int) -> list[Request]:
     """The requests, followed by copies of the last one that end after one token, `slots` in all."""
     last = requests[-1]
-    filler = replace(last, max_length=1, constraints=Constraints(forbidden=last.constraints.forbidden))
+    shared = Constraints(forbidden=last.constraints.forbidden, forbidden_text=last.constraints.forbidden_text)
+    filler = replace(last, max_length=1, constraints=shared)
     return [*requests, *[filler] * (slots - len(requests))]
 
 
