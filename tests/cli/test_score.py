@@ -243,3 +243,27 @@ def test_unknown_model_is_refused_with_the_known(references: Path) -> None:
 def test_unknown_model_without_files_is_refused() -> None:
     done = command("score", "en-xx")
     assert (done.code, "en-xx" in done.err) == (2, True)
+
+
+TWO_SENTENCES = [("Red cat. Old dog.", "rot Katze. alt Hund."), ("red sun", "rot Sonne")]
+
+
+@pytest.mark.parametrize("option", [[], ["--split"], ["--no-split"]], ids=str)
+def test_score_is_that_of_the_lines_that_translate_prints(option: list[str], run: Path, tmp_path: Path) -> None:
+    sources = write_lines(tmp_path / "sources.txt", [source for source, _ in TWO_SENTENCES])
+    references = write_lines(tmp_path / "references.txt", [target for _, target in TWO_SENTENCES])
+    printed = command("translate", run, "--file", sources, *option).out.splitlines()
+    (report,) = json_reports(run, "--source", sources, "--reference", references, *option)
+    expected = score_translations(printed, [target for _, target in TWO_SENTENCES])
+    assert (report["bleu"], report["chrf"]) == (round(expected.bleu, 2), round(expected.chrf, 2))
+    assert report["split"] == (option != ["--no-split"])
+
+
+def test_test_sets_of_a_recipe_are_scored_line_by_line(run: Path, tmp_path: Path) -> None:
+    whole = command("translate", run, "Red cat. Old dog.", "--no-split").out
+    assert whole != command("translate", run, "Red cat. Old dog.").out
+    reports = json_reports(run)
+    assert [report["split"] for report in reports] == [False, False]
+    assert reports == json_reports(run, "--no-split")
+    assert "as they are" in command("score", run).out
+    assert "split into sentences" in command("score", run, "--split").out

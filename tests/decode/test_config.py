@@ -80,7 +80,8 @@ def test_settings_select_the_strategy(values: dict, constraints: Constraints, ki
 def test_every_setting_reaches_the_strategy(values: dict, expected) -> None:
     for seed in range(10):
         model = TableModel(3, 6, seed)
-        found = search(model, model.start(), start_tokens(3), make_strategy(DecodeConfig(**values), [7] * 3, EOS))
+        config = DecodeConfig(min_length=0, **values)
+        found = search(model, model.start(), start_tokens(3), make_strategy(config, [7] * 3, EOS))
         assert found == search(model, model.start(), start_tokens(3), expected())
 
 

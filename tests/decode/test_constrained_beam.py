@@ -12,8 +12,10 @@ from regard.decode import (
     Hypothesis,
     LengthPenalty,
     PrefixProcessor,
+    RequiredWord,
     search,
 )
+from regard.decode.constrained_beam import ConstraintProgress
 from tests.decode.toy_models import EOS, PENALTIES, TableModel, contains, start_tokens
 
 Words = tuple[tuple[int, ...], ...]
@@ -174,3 +176,36 @@ def test_required_words_may_fill_the_output() -> None:
 def test_unsatisfiable_words_are_refused(max_lengths: list[int], required: list[Words], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ConstrainedBeamSearch(max_lengths, EOS, 4, required)
+
+
+WORD = RequiredWord(anywhere=((4, 2),), initial=((3,), (2, 2)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_word_is_written_in_one_of_its_ways(seed: int) -> None:
+    model = TableModel(3, 6, seed)
+    strategy = ConstrainedBeamSearch([7] * 3, EOS, 4, [(WORD, (5,))] * 3)
+    for hypotheses in search(model, model.start(), start_tokens(3), strategy):
+        assert hypotheses
+        for one in hypotheses:
+            begins = one.tokens[:1] == (3,) or one.tokens[:2] == (2, 2)
+            assert begins or contains(one.tokens[1:], (4, 2))
+            assert 5 in one.tokens
+    best = {one.tokens[:1] == (3,) for seed in range(6) for one in best_of(TableModel(3, 6, seed))}
+    assert best == {True, False}, "both ways occur"
+
+
+def best_of(model: TableModel) -> list[Hypothesis]:
+    strategy = ConstrainedBeamSearch([7] * 3, EOS, 4, [(WORD,)] * 3)
+    return [best for best, *_ in search(model, model.start(), start_tokens(3), strategy)]
+
+
+def test_initial_form_counts_at_the_start_only_and_the_other_one_elsewhere() -> None:
+    progress = ConstraintProgress.start([WORD])
+    assert (progress.tokens_left, progress.next_tokens()) == (1, {3, 2})
+    assert progress.after(3).tokens_left == 0
+    later = progress.after(4)  # the first token of the form inside a text, which does not count here
+    assert (later.tokens_left, later.next_tokens()) == (2, {4})
+    assert later.after(3).tokens_left == 2
+    assert later.after(4).after(2).tokens_left == 0
+    assert progress.after(2).next_tokens() == {2, 4}

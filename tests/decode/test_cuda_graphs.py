@@ -145,6 +145,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prefix": {"config": DecodeConfig(beam_size=2), "constraints": Constraints(prefix=(7, 8))},
     "forbidden words": {"config": DecodeConfig(beam_size=2), "constraints": Constraints(forbidden=((9,), (4, 5)))},
     "diverse": {"config": DecodeConfig(beam_size=4, beam_groups=2)},
+    "no repeated n-grams": {"config": DecodeConfig(beam_size=2, no_repeat_ngram_size=2)},
+    "limits": {"config": DecodeConfig(beam_size=3, min_length=4, max_repeats=2)},
     "required words": {"config": DecodeConfig(beam_size=3), "constraints": Constraints(required=((11,),))},
 }
 
@@ -193,6 +195,16 @@ def test_triton_kernels_equal_plain_search(beam_size: int) -> None:
     ]
     with interpreted():
         found = search_batch(CudaDecoder(model), requests, EOS)
+    assert_same(found, search_batch(model, requests, EOS))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_triton_kernels_apply_the_limits(beam_size: int) -> None:
+    model = make_model()
+    config = DecodeConfig(beam_size=beam_size, min_length=3, max_repeats=2)
+    requests = [Request(source, 7, config) for source in random_sources(2)]
+    with interpreted():
+        found = search_batch(make_decoder(model), requests, EOS)
     assert_same(found, search_batch(model, requests, EOS))
 
 

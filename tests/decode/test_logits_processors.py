@@ -17,6 +17,7 @@ from regard.decode import (
     LengthPenalty,
     LogitsProcessor,
     MinLengthProcessor,
+    NoRepeatNgramProcessor,
     PrefixProcessor,
     Sampler,
     SamplingParams,
@@ -201,3 +202,34 @@ def test_several_processors_apply_together() -> None:
     for seed in range(5):
         processors = [PrefixProcessor([(2,)]), ForbiddenProcessor([(2, 2), (1,)]), MinLengthProcessor([3], EOS)]
         assert_wide_beam_finds_the_best(allowed, TableModel(1, 4, seed), processors, LengthPenalty(alpha=0.6))
+
+
+@every_strategy
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_occurs_twice(make: Make, size: int) -> None:
+    model = TableModel(20, 9, 5)
+    model.logits[..., 2] += 3  # otherwise few n-grams would be repeated
+    for hypotheses in decode(model, make([9] * 20, [NoRepeatNgramProcessor(size)])):
+        assert hypotheses
+        for one in hypotheses:
+            ngrams = [one.tokens[start : start + size] for start in range(len(one.tokens) - size + 1)]
+            assert len(set(ngrams)) == len(ngrams)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 3))
+def test_wide_beam_finds_the_best_without_repeated_ngrams(seed: int, size: int) -> None:
+    def allowed(row: int, tokens: tuple[int, ...]) -> bool:
+        ngrams = [tokens[start : start + size] for start in range(len(tokens) - size + 1)]
+        return len(set(ngrams)) == len(ngrams)
+
+    processors = [NoRepeatNgramProcessor(size)]
+    assert_wide_beam_finds_the_best(allowed, TableModel(1, 4, seed), processors, LengthPenalty(alpha=0.6))
+
+
+@every_strategy
+def test_prefix_may_repeat_ngrams(make: Make) -> None:
+    processors = [PrefixProcessor([(3, 3, 3, 3)]), NoRepeatNgramProcessor(1)]
+    ((found, *_),) = decode(TableModel(1, 5, 2), make([6], processors))
+    assert found.tokens[:4] == (3, 3, 3, 3)
+    assert 3 not in found.tokens[4:]

@@ -4,13 +4,15 @@ import pytest
 
 pytest.importorskip("triton")
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from regard.attention import MultiHeadConfig
 from regard.attention.positions.config import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
-from regard.fused.cuda_decoder import CudaDecoder
+from regard.fused.cuda_decoder import CudaDecoder, EncoderGraph
 from regard.model import EncoderDecoder, LanguageModelConfig, StackConfig
 from tests.fused.decoder_harness import SPECIAL_TOKENS, STACKS, build_translator, check_logits, randomize, stack
 
@@ -79,3 +81,29 @@ def test_language_model_continues_prompts(prompts: list[list[int]], position: An
         position=position,
     )
     check_cuda_logits(randomize(config.build()), prompts, 3)
+
+
+class SharedGraph:
+    """A stand-in for a captured encoder: like a CUDA graph, it reads and writes the same tensors every time."""
+
+    def __init__(self, decoder: CudaDecoder[Any], encoder: EncoderGraph) -> None:
+        self.decoder, self.encoder = decoder, encoder
+
+    def replay(self) -> None:
+        time.sleep(0.001)  # so that other threads run
+        self.encoder.cross_kv.copy_(self.decoder._encode_uncaptured(self.encoder.ids, self.encoder.lengths))
+        time.sleep(0.001)
+
+
+def test_threads_share_an_encoder_graph() -> None:
+    decoder = CudaDecoder(translator())
+    inputs = [(torch.full((1, 4), 5 + number), torch.tensor([4])) for number in range(6)]
+    expected = [decoder._encode_uncaptured(*each) for each in inputs]
+    encoder = EncoderGraph()
+    encoder.ids, encoder.lengths, encoder.cross_kv = inputs[0][0].clone(), torch.tensor([4]), expected[0].clone()
+    encoder.graph = SharedGraph(decoder, encoder)  # type: ignore[assignment]
+    decoder.encoder_graphs[(1, 4)] = encoder
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(3):
+            for found, wanted in zip(pool.map(lambda each: decoder._encode(*each), inputs), expected, strict=True):
+                assert torch.equal(found, wanted)

@@ -7,7 +7,7 @@ import pytest
 from regard import UserError
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import Kind, TokenizerConfig, train_tokenizer
-from regard.decode import Constraints
+from regard.decode import Constraints, RequiredWord
 from regard.task.constraints import make_constraints
 
 CORPUS = ["the cat ate the mouse", "The cat, the dog and the cat", "kedi ağaç ğ"] * 3
@@ -31,10 +31,26 @@ def test_prefix_is_encoded(kind: Kind) -> None:
     assert make_constraints(tokenizer, prefix="the cat").prefix == tuple(tokenizer.encode("the cat"))
 
 
-def test_required_word_has_a_leading_space() -> None:
+def test_required_word_has_a_leading_space_or_begins_the_text() -> None:
     tokenizer = trained("bpe")
     assert tokenizer.encode(" cat") != tokenizer.encode("cat"), "the test needs two different encodings"
-    assert make_constraints(tokenizer, required=["cat"]).required == (tuple(tokenizer.encode(" cat")),)
+    initial = tuple(tuple(tokenizer.encode(form)) for form in ("cat", "Cat"))
+    expected = RequiredWord((tuple(tokenizer.encode(" cat")),), initial)
+    assert make_constraints(tokenizer, required=["cat"]).required == (expected,)
+    assert make_constraints(tokenizer, required=["cat"], continues=True).required == expected.anywhere
+
+
+@pytest.mark.parametrize("word", [", ", "猫", "ねこ"])
+def test_punctuation_and_scripts_without_spaces_need_none(word: str) -> None:
+    tokenizer = trained("bpe")
+    assert make_constraints(tokenizer, required=[word]).required == (tuple(tokenizer.encode(word.strip())),)
+
+
+def test_capital_of_i_may_be_turkish() -> None:
+    tokenizer = trained("bpe")
+    (word,) = make_constraints(tokenizer, required=["ile"]).required
+    assert isinstance(word, RequiredWord)
+    assert [tokenizer.decode(ids) for ids in word.initial] == ["ile", "Ile", "İle"]
 
 
 def test_required_word_of_a_word_tokenizer() -> None:
@@ -58,20 +74,24 @@ def test_required_words_keep_their_order(kind: Kind) -> None:
 @BOTH_KINDS
 def test_required_phrase_occurs_in_an_encoded_text(kind: Kind) -> None:
     tokenizer = trained(kind)
-    (ids,) = make_constraints(tokenizer, required=["the mouse"]).required
+    (word,) = make_constraints(tokenizer, required=["the mouse"]).required
+    (ids,) = RequiredWord.of(word).anywhere
     text = tuple(tokenizer.encode("cat ate the mouse"))
     assert any(text[start : start + len(ids)] == ids for start in range(len(text)))
 
 
-def test_forbidden_word_is_forbidden_in_both_forms() -> None:
-    tokenizer = trained("bpe")
-    forms = {tuple(tokenizer.encode("cat")), tuple(tokenizer.encode(" cat"))}
-    assert set(make_constraints(tokenizer, forbidden=["cat"]).forbidden) == forms
-
-
-def test_forbidden_word_of_a_word_tokenizer_has_one_form() -> None:
-    tokenizer = trained("word")
-    assert make_constraints(tokenizer, forbidden=["cat"]).forbidden == (tuple(tokenizer.encode("cat")),)
+@BOTH_KINDS
+def test_forbidden_word_is_found_in_every_segmentation_and_inside_longer_words(kind: Kind) -> None:
+    tokenizer = trained(kind)
+    text = make_constraints(tokenizer, forbidden=["cat"]).forbidden_text
+    assert text is not None
+    if kind == "bpe":
+        letters = [token for letter in "a scatter" for token in tokenizer.encode(letter)]
+        assert tokenizer.decode(letters) == "a scatter"
+        assert text.first_in(letters) == tuple(letters[3:6])
+        assert text.first_in(tokenizer.encode("Cat")) is not None
+    for sentence in CORPUS:
+        assert (text.first_in(tokenizer.encode(sentence)) is not None) == ("cat" in sentence)
 
 
 @BOTH_KINDS
@@ -90,8 +110,8 @@ def test_order_of_forbidden_words_does_not_matter() -> None:
 
 def test_unseen_word_is_encoded_as_bytes() -> None:
     tokenizer = trained("bpe")
-    (ids,) = make_constraints(tokenizer, required=["Zürich👍"]).required
-    assert tokenizer.decode(ids) == " Zürich👍"
+    (word,) = make_constraints(tokenizer, required=["Zürich👍"]).required
+    assert [tokenizer.decode(ids) for ids in RequiredWord.of(word).sequences] == [" Zürich👍", "Zürich👍"]
 
 
 def test_seed_is_passed_on() -> None:

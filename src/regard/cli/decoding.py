@@ -1,6 +1,8 @@
-"""Helpers of the commands that decode (`translate`, `generate`, `parse`)."""
+"""Helpers of the commands that decode (`translate`, `generate`, `parse`, `score`)."""
 
+import difflib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.options import Dtype, Engine, select_device
@@ -17,6 +19,51 @@ if TYPE_CHECKING:
 def check_alternatives(alternatives: int, as_json: bool) -> None:
     if alternatives and not as_json:
         raise UserError("--alternatives are printed in JSON only; add --json.")
+
+
+def decode_changes(
+    overrides: Sequence[str] | None,
+    *,
+    beam_size: int | None = None,
+    min_length: int | None = None,
+    length_penalty: float | None = None,
+    no_repeat_ngram: int | None = None,
+) -> dict[str, Any]:
+    """The decoding settings given on the command line, as changes for `DecodeConfig.updated`.
+
+    An option of its own counts more than the same setting in `overrides` (--set).
+    """
+    from regard.decode import DecodeConfig
+    from regard.task.recipe_io import apply_override
+
+    values: dict[str, Any] = {}
+    for override in overrides or ():
+        key = override.partition("=")[0].strip()
+        if not key.startswith("decode."):
+            near = difflib.get_close_matches(key.rpartition(".")[2], list(DecodeConfig.model_fields), n=1)
+            raise UserError(
+                f"--set {override}: only decoding settings can be set here, such as "
+                f"decode.{near[0] if near else 'beam_size'}."
+            )
+        values = apply_override(values, override)
+    changes: dict[str, Any] = values.get("decode", {})
+    given = {"beam_size": beam_size, "min_length": min_length, "no_repeat_ngram_size": no_repeat_ngram}
+    changes |= {key: value for key, value in given.items() if value is not None}
+    if length_penalty is not None:
+        table = changes.get("length_penalty")
+        changes["length_penalty"] = (table if isinstance(table, dict) else {}) | {"alpha": length_penalty}
+    return changes
+
+
+def change_decode(config: "DecodeConfig", changes: dict[str, Any]) -> "DecodeConfig":
+    """The settings with changes from the command line. A penalty of kind "none" becomes the default one by an alpha."""
+    penalty = changes.get("length_penalty")
+    if isinstance(penalty, dict) and "kind" not in penalty and config.length_penalty.kind == "none":
+        changes = changes | {"length_penalty": {"kind": "gnmt", **penalty}}
+    try:
+        return config.updated(changes)
+    except UserError as error:
+        raise UserError(f"decode.{error}") from None
 
 
 def configure_backend(backend: "Backend[Any]", fused: bool | None, dtype: Dtype) -> None:

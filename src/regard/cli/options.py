@@ -47,6 +47,22 @@ OverridesOption = Annotated[
 BeamSizeOption = Annotated[
     int | None, typer.Option(min=1, help="Beam size; 1 is greedy search. Default: the model's own.")
 ]
+DecodeOverridesOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any decoding setting of a recipe, such as decode.beam_size=8."),
+]
+MinLengthOption = Annotated[
+    int | None, typer.Option(min=0, help="The minimum number of tokens of an output. Default: the model's own.")
+]
+LengthPenaltyOption = Annotated[
+    float | None, typer.Option(min=0, help="Alpha of the length penalty of beam search: above 0, longer outputs win.")
+]
+NoRepeatNgramOption = Annotated[
+    int | None, typer.Option(min=0, help="No n-gram of this many tokens occurs twice in an output; 0 is no limit.")
+]
+SplitOption = Annotated[
+    bool | None, typer.Option("--split/--no-split", help="Split lines into sentences, or translate each as it is.")
+]
 TemperatureOption = Annotated[
     float | None, typer.Option(min=0, help="Sample with this temperature; 0 takes the most likely token.")
 ]
@@ -64,7 +80,10 @@ RepetitionPenaltyOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option(help="Seed for sampling.")]
 PrefixOption = Annotated[str, typer.Option(help="Text that the output begins with.")]
 RequireOption = Annotated[list[str] | None, typer.Option(help="A word that the output must contain; repeatable.")]
-ForbidOption = Annotated[list[str] | None, typer.Option(help="A word that the output must not contain; repeatable.")]
+ForbidOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A text that must not occur in the output, not even inside a word; repeatable."),
+]
 AlternativesOption = Annotated[
     int, typer.Option(min=0, help="With --json: the number of most likely tokens to report at every step.")
 ]

@@ -3,12 +3,18 @@
 from regard.decode.batch import BatchDecoderModel, DecodeFuture, Request, search_all, search_batch
 from regard.decode.beam import BeamSearch, beam_search
 from regard.decode.config import Constraints, DecodeConfig, make_strategy
-from regard.decode.constrained_beam import ConstrainedBeamSearch
+from regard.decode.constrained_beam import ConstrainedBeamSearch, RequiredWord
 from regard.decode.diverse_beam import DiverseBeamSearch, Diversity
 from regard.decode.engine import Engine
 from regard.decode.ensemble import Ensemble, EnsembleState
+from regard.decode.forbidden_text import ForbiddenText, ForbiddenTextProcessor
 from regard.decode.greedy import Greedy, greedy_search
-from regard.decode.logits_processors import ForbiddenProcessor, MinLengthProcessor, PrefixProcessor
+from regard.decode.logits_processors import (
+    ForbiddenProcessor,
+    MinLengthProcessor,
+    NoRepeatNgramProcessor,
+    PrefixProcessor,
+)
 from regard.decode.observer import Candidates, Observer, RecordingObserver, Step
 from regard.decode.sampling import Sampler, SamplingParams
 from regard.decode.search import DecoderModel, DecoderState, score_forced, search
@@ -18,6 +24,7 @@ from regard.decode.strategy import (
     Hypothesis,
     LengthPenalty,
     LogitsProcessor,
+    OutputLimits,
     SearchStrategy,
     upcast,
 )
@@ -40,16 +47,21 @@ __all__ = [
     "Ensemble",
     "EnsembleState",
     "ForbiddenProcessor",
+    "ForbiddenText",
+    "ForbiddenTextProcessor",
     "GeneratedTokens",
     "Greedy",
     "Hypothesis",
     "LengthPenalty",
     "LogitsProcessor",
     "MinLengthProcessor",
+    "NoRepeatNgramProcessor",
     "Observer",
+    "OutputLimits",
     "PrefixProcessor",
     "RecordingObserver",
     "Request",
+    "RequiredWord",
     "Sampler",
     "SamplingParams",
     "SearchStrategy",

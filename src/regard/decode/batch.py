@@ -188,7 +188,8 @@ def search_batch(
 def pad_requests(requests: Sequence[Request], slots: int) -> list[Request]:
     """The requests, followed by copies of the last one that end after one token, `slots` in all."""
     last = requests[-1]
-    filler = replace(last, max_length=1, constraints=Constraints(forbidden=last.constraints.forbidden))
+    shared = Constraints(forbidden=last.constraints.forbidden, forbidden_text=last.constraints.forbidden_text)
+    filler = replace(last, max_length=1, constraints=shared)
     return [*requests, *[filler] * (slots - len(requests))]
 
 
@@ -220,11 +221,11 @@ def _batches(requests: Sequence[Request], batch_tokens: int, threads: int) -> It
         by_key.setdefault(request.batch_key, []).append(index)
     for indices in by_key.values():
         total = sum(len(requests[index].source) + 1 for index in indices)
-        batch_tokens = min(batch_tokens, -(-total // threads))
+        limit = min(batch_tokens, -(-total // threads))
         batch: list[int] = []
         longest = 0
         for index in sorted(indices, key=lambda index: -len(requests[index].source)):
-            if batch and longest * (len(batch) + 1) > batch_tokens:
+            if batch and longest * (len(batch) + 1) > limit:
                 yield batch
                 batch = []
             if not batch:

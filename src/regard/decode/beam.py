@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from regard.decode.logits_processors import apply_limits
 from regard.decode.observer import Candidates
 from regard.decode.search import DecoderModel, MaxLength, State, row_max_lengths, search
 from regard.decode.strategy import (
     INITIAL_CAPACITY,
+    MAX_PERIOD,
     Choice,
     GeneratedTokens,
     Hypothesis,
@@ -157,7 +159,7 @@ class BeamSearch(SlottedStrategy):
 
     def best_logits(self, logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k best logits of each row, best first, their tokens, and the log-sum-exp of all."""
-        if not self.processors:
+        if not self.processors and not any(self.limits):
             return topk_logsumexp(logits, k)
         best, tokens = self.process(logits).topk(min(k, logits.shape[1]), dim=1)
         return best, tokens, logits.logsumexp(dim=-1, keepdim=True)
@@ -169,7 +171,7 @@ class BeamSearch(SlottedStrategy):
     def process(self, logits: Tensor) -> Tensor:
         lengths = self.lengths.repeat_interleave(self.beam_size)
         generated = GeneratedTokens(self.alive.tokens.flatten(0, 1), lengths)
-        return apply_processors(self.processors, logits, generated)
+        return apply_limits(self.limits, self.eos, apply_processors(self.processors, logits, generated), generated)
 
     def extend(self, beam_indices: Tensor, tokens: Tensor, logprobs: Tensor, all_logprobs: Tensor) -> BeamHypotheses:
         """Alive hypotheses with one more token.
@@ -242,15 +244,16 @@ class BeamSearch(SlottedStrategy):
         self.done = torch.empty_like(self.max_lengths, dtype=torch.bool)
         state = (tensor.numpy() for tensor in self._kernel_state())
         outputs = (tensor.numpy() for tensor in (rows, tokens, self.done))
-        beam_step(logits.numpy(), *state, self.eos, *outputs)
+        beam_step(logits.numpy(), *state, self.eos, *self.limits, MAX_PERIOD, *outputs)
         self._ran_fused = True
         return Choice(rows, tokens, None)
 
     def _choose_cuda(self, logits: Tensor) -> Choice:
         """The same step in three Triton kernels; every tensor keeps its address."""
-        from regard.kernels.cuda.beam_step import beam_step
+        from regard.kernels.cuda.beam_step import beam_step, exclude
 
         best = topk_logsumexp(logits, 2 * self.beam_size)
+        exclude(best, self.alive.tokens, self.lengths, self.eos, self.limits, MAX_PERIOD)
         rows = torch.empty_like(self.next_tokens)
         beam_step(best, self._kernel_state(), self.eos, (rows, self.next_tokens, self.done))
         self._ran_fused = True

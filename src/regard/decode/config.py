@@ -1,6 +1,6 @@
 """Decoding settings, constraints on an output, and the strategy that implements them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -9,12 +9,13 @@ from pydantic import Field, model_validator
 
 from regard.config import Config, ConfigError
 from regard.decode.beam import BeamSearch
-from regard.decode.constrained_beam import ConstrainedBeamSearch, ConstraintProgress
+from regard.decode.constrained_beam import ConstrainedBeamSearch, ConstraintProgress, RequiredWord, Word
 from regard.decode.diverse_beam import DiverseBeamSearch, Diversity
+from regard.decode.forbidden_text import ForbiddenText, ForbiddenTextProcessor
 from regard.decode.greedy import Greedy
-from regard.decode.logits_processors import ForbiddenProcessor, PrefixProcessor
+from regard.decode.logits_processors import ForbiddenProcessor, NoRepeatNgramProcessor, PrefixProcessor
 from regard.decode.sampling import Sampler, SamplingParams
-from regard.decode.strategy import LengthPenalty, LogitsProcessor, SearchStrategy
+from regard.decode.strategy import LengthPenalty, LogitsProcessor, OutputLimits, SearchStrategy
 from regard.decode.tree_constraint import TreeConstraint, TreeProcessor
 from regard.errors import UserError
 
@@ -29,6 +30,14 @@ class DecodeConfig(Config):
     max_length_ratio: float = Field(default=2.0, ge=0)
     """An output has at most `max_length_ratio` · source length + `max_length_offset` tokens, EOS included."""
     max_length_offset: int = Field(default=20, ge=1)
+    min_length: int = Field(default=1, ge=0)
+    """An output has at least this many tokens before EOS, as far as the maximum length allows."""
+    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    """No n-gram of this size occurs twice in an output; 0 is no limit."""
+    max_repeats: int | None = Field(default=None, ge=0)
+    """No n-gram of at most 8 tokens occurs more often than this in a row, so that no output loops; 0 is no limit.
+
+    Translations have a limit of 6 by default, other outputs none."""
     beam_groups: int = Field(default=1, ge=1)
     """Groups of diverse beam search; 1 is plain beam search."""
     diversity_penalty: float = Field(default=2.0, ge=0)
@@ -54,7 +63,21 @@ class DecodeConfig(Config):
             raise ConfigError("nbest", f"found {self.nbest}; expected no more than beam_size ({self.beam_size}).")
         if self.sample and self.beam_size > 1:
             raise ConfigError("beam_size", f"found {self.beam_size}; sampling needs a beam_size of 1.")
+        if self.max_repeats == 1:
+            raise ConfigError("max_repeats", "found 1; expected 0 (no limit) or at least 2.")
         return self
+
+    def updated(self, changes: Mapping[str, Any]) -> "DecodeConfig":
+        """The same settings with some changed; of a table such as `length_penalty`, only the keys that are given."""
+        plain = self.plain()
+        for key, value in changes.items():
+            inner = plain.get(key)
+            plain[key] = inner | value if isinstance(inner, dict) and isinstance(value, dict) else value
+        return DecodeConfig.read(plain)
+
+    def greedy(self) -> "DecodeConfig":
+        """Greedy search with the same limits on the output."""
+        return self.updated({"beam_size": 1, "nbest": None, "beam_groups": 1, "sample": False})
 
     def only_best(self) -> "DecodeConfig":
         """The same search, returning the best hypothesis only."""
@@ -67,11 +90,11 @@ class DecodeConfig(Config):
         if beam_groups is not None:
             size = -(-max(size, beam_groups) // beam_groups) * beam_groups
             groups = {"beam_groups": beam_groups}
-        return DecodeConfig.read(self.plain() | {"beam_size": size, "nbest": nbest} | groups)
+        return self.updated({"beam_size": size, "nbest": nbest} | groups)
 
     def for_sampling(self, **params: float) -> "DecodeConfig":
         """Sampling with these parameters instead of beam search."""
-        return DecodeConfig.read(self.plain() | {"beam_size": 1, "sample": True} | params)
+        return self.updated({"beam_size": 1, "sample": True} | params)
 
     def max_length(self, source_length: int) -> int:
         """The maximum number of output tokens, EOS included."""
@@ -83,8 +106,9 @@ class Constraints:
     """Constraints on one output, as token ids: its prefix, required and forbidden words; or that it is a tree."""
 
     prefix: tuple[int, ...] = ()
-    required: tuple[tuple[int, ...], ...] = ()
+    required: tuple[Word, ...] = ()
     forbidden: tuple[tuple[int, ...], ...] = ()
+    forbidden_text: ForbiddenText | None = None
     seed: int | None = None
     tree: TreeConstraint | None = None
 
@@ -92,7 +116,7 @@ class Constraints:
     def batch_key(self) -> tuple[Any, ...]:
         """Outputs whose constraints have the same key can be decoded in one batch."""
         tree = None if self.tree is None else self.tree.batch_key
-        return self.forbidden, bool(self.prefix), bool(self.required), tree
+        return self.forbidden, self.forbidden_text, bool(self.prefix), bool(self.required), tree
 
     def with_seed(self, seed: int) -> "Constraints":
         """The same constraints with this seed for sampling, unless they already have one."""
@@ -102,7 +126,7 @@ class Constraints:
         """Refuse constraints that no output of at most `max_length` tokens can satisfy."""
         if self.tree is not None:
             self.tree.check_max_length(max_length)
-            if self.prefix or self.required or self.forbidden:
+            if self.prefix or self.required or self.forbidden or self.forbidden_text:
                 raise UserError(
                     "A tree cannot have a prefix, required or forbidden words; leave these out, or the tree."
                 )
@@ -111,7 +135,8 @@ class Constraints:
         for forbidden in self.forbidden:
             if _contains(self.prefix, forbidden):
                 raise UserError("The prefix contains a forbidden word; leave out one of the two.")
-            if any(_contains(word, forbidden) for word in self.required):
+            ways = (RequiredWord.of(word).sequences for word in self.required)
+            if any(all(_contains(sequence, forbidden) for sequence in word) for word in ways):
                 raise UserError("A required word contains a forbidden word; leave out one of the two.")
         if self.required:
             progress = ConstraintProgress.start(self.required)
@@ -145,21 +170,29 @@ def make_strategy(
         raise UserError("Required words need plain beam search; leave out the words, or sampling and beam groups.")
     for each, max_length in zip(constraints, max_lengths, strict=True):
         each.check(max_length)
-    processors = _make_processors(constraints, max_lengths, eos, device)
+    processors = _make_processors(config, constraints, max_lengths, eos, device)
+    options: dict[str, Any] = {"processors": processors, "alternatives": alternatives, "device": device}
+    strategy = _plain_strategy(config, max_lengths, eos, constraints, options)
+    strategy.limits = OutputLimits(config.min_length, config.max_repeats or 0)
+    return strategy
+
+
+def _plain_strategy(
+    config: DecodeConfig,
+    max_lengths: Sequence[int],
+    eos: int,
+    constraints: Sequence[Constraints],
+    options: dict[str, Any],
+) -> SearchStrategy:
+    """The strategy without limits on the output."""
+    required = any(each.required for each in constraints)
     if config.sample:
         params = SamplingParams(config.repetition_penalty, config.temperature, config.top_k, config.top_p, config.min_p)
         seeds = [config.seed + row if each.seed is None else each.seed for row, each in enumerate(constraints)]
-        return Sampler(
-            max_lengths, eos, params, seeds=seeds, processors=processors, alternatives=alternatives, device=device
-        )
+        return Sampler(max_lengths, eos, params, seeds=seeds, **options)
     if config.beam_size == 1 and not required:
-        return Greedy(max_lengths, eos, processors=processors, alternatives=alternatives, device=device)
-    options: dict[str, Any] = {
-        "length_penalty": config.length_penalty,
-        "processors": processors,
-        "alternatives": alternatives,
-        "device": device,
-    }
+        return Greedy(max_lengths, eos, **options)
+    options = {"length_penalty": config.length_penalty, **options}
     strategy: BeamSearch | DiverseBeamSearch
     if required:
         words = [each.required for each in constraints]
@@ -174,7 +207,11 @@ def make_strategy(
 
 
 def _make_processors(
-    constraints: Sequence[Constraints], max_lengths: Sequence[int], eos: int, device: torch.device | str
+    config: DecodeConfig,
+    constraints: Sequence[Constraints],
+    max_lengths: Sequence[int],
+    eos: int,
+    device: torch.device | str,
 ) -> list[LogitsProcessor]:
     processors: list[LogitsProcessor] = []
     if any(each.prefix for each in constraints):
@@ -182,8 +219,12 @@ def _make_processors(
     forbidden = {sequence for each in constraints for sequence in each.forbidden}
     if forbidden:
         processors.append(ForbiddenProcessor(sorted(forbidden), device))
+    texts = dict.fromkeys(each.forbidden_text for each in constraints if each.forbidden_text is not None)
+    processors += [ForbiddenTextProcessor(text, device) for text in texts]
     if any(each.tree for each in constraints):
         processors.append(TreeProcessor([each.tree for each in constraints], max_lengths, eos, device))
+    if config.no_repeat_ngram_size:  # last: it leaves at least one of the tokens that are allowed so far
+        processors.append(NoRepeatNgramProcessor(config.no_repeat_ngram_size))
     return processors
 
 

@@ -6,10 +6,9 @@ number of required tokens they contain, so that those with an unlikely required 
 hypothesis may end before it contains all its words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Self
 
 import torch
@@ -22,7 +21,40 @@ from regard.errors import UserError
 _NEG_INF = float("-inf")
 _MAX_STATES = 20_000
 """The largest state space that is searched for the fewest tokens still needed."""
-Words = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class RequiredWord:
+    """A word that may be written in several ways, as token sequences, of which an output contains at least one."""
+
+    anywhere: tuple[tuple[int, ...], ...]
+    initial: tuple[tuple[int, ...], ...] = ()
+    """Those that count only as the very first tokens of the output. If there are any, the others do not count there."""
+
+    @classmethod
+    def of(cls, word: "Word") -> "RequiredWord":
+        return word if isinstance(word, RequiredWord) else cls((tuple(word),))
+
+    @property
+    def sequences(self) -> tuple[tuple[int, ...], ...]:
+        return (*self.anywhere, *self.initial)
+
+    @property
+    def longest(self) -> int:
+        return max(map(len, self.sequences))
+
+    def mapped(self, ids: Mapping[int, int]) -> "RequiredWord":
+        """The same word in other token ids."""
+        ways = (
+            tuple(tuple(ids[token] for token in sequence) for sequence in way) for way in (self.anywhere, self.initial)
+        )
+        return RequiredWord(*ways)
+
+
+Word = Sequence[int] | RequiredWord
+Words = tuple[RequiredWord, ...]
+Matched = tuple[int, ...] | None
+"""The number of matched tokens of each of a word's sequences, -1 if it can no longer occur; None once one occurred."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +62,17 @@ class ConstraintProgress:
     """The number of matched tokens of each required word: those that the output ends with, or all once it occurred."""
 
     words: Words
-    matched: tuple[int, ...]
+    matched: tuple[Matched, ...]
 
     @classmethod
-    def start(cls, words: Sequence[Sequence[int]]) -> "ConstraintProgress":
-        return cls(tuple(map(tuple, words)), (0,) * len(words))
+    def start(cls, words: Sequence[Word]) -> "ConstraintProgress":
+        required = tuple(map(RequiredWord.of, words))
+        return cls(required, tuple((0,) * len(word.sequences) for word in required))
 
     @property
     def matched_tokens(self) -> int:
-        return sum(self.matched)
+        pairs = zip(self.words, self.matched, strict=True)
+        return sum(word.longest if matched is None else max(0, *matched) for word, matched in pairs)
 
     @property
     def tokens_left(self) -> int:
@@ -47,50 +81,80 @@ class ConstraintProgress:
 
     def next_tokens(self) -> set[int]:
         """The tokens that continue an incomplete word."""
-        pairs = zip(self.words, self.matched, strict=True)
-        return {word[count] for word, count in pairs if count < len(word)}
+        return {
+            sequence[count]
+            for word, matched in zip(self.words, self.matched, strict=True)
+            if matched is not None
+            for sequence, count in list(zip(word.sequences, matched, strict=True))[_first_that_counts(word, matched) :]
+            if count >= 0
+        }
 
     def after(self, token: int) -> "ConstraintProgress":
         return ConstraintProgress(self.words, _advance(self.words, self.matched, token))
 
 
 @lru_cache(maxsize=1 << 16)
-def _advance(words: Words, matched: tuple[int, ...], token: int) -> tuple[int, ...]:
-    return tuple(_advance_word(word, count, token) for word, count in zip(words, matched, strict=True))
+def _advance(words: Words, matched: tuple[Matched, ...], token: int) -> tuple[Matched, ...]:
+    return tuple(_advance_word(word, counts, token) for word, counts in zip(words, matched, strict=True))
 
 
-def _advance_word(word: tuple[int, ...], count: int, token: int) -> int:
-    """The length of the word's longest prefix that the output ends with after one more token."""
-    if count == len(word):
-        return count
-    suffix = (*word[:count], token)
-    return next(length for length in range(count + 1, -1, -1) if word[:length] == suffix[len(suffix) - length :])
+def _advance_word(word: RequiredWord, matched: Matched, token: int) -> Matched:
+    if matched is None:
+        return None
+    counts, first = list(matched), _first_that_counts(word, matched)
+    for index, sequence in enumerate(word.sequences[first:], start=first):
+        count = counts[index]
+        if index < len(word.anywhere):
+            counts[index] = _longest_match(sequence, count, token)
+        elif count >= 0:
+            counts[index] = count + 1 if sequence[count] == token else -1
+        if counts[index] == len(sequence):
+            return None
+    return tuple(counts)
+
+
+def _first_that_counts(word: RequiredWord, matched: tuple[int, ...]) -> int:
+    """The index of the first sequence that may begin here: at the start of an output, of the initial ones."""
+    initial = matched[len(word.anywhere) :]
+    return len(word.anywhere) if initial and not any(initial) else 0
+
+
+def _longest_match(sequence: tuple[int, ...], count: int, token: int) -> int:
+    """The length of the sequence's longest prefix that the output ends with after one more token."""
+    suffix = (*sequence[:count], token)
+    lengths = range(count + 1, -1, -1)
+    return next(length for length in lengths if sequence[:length] == suffix[len(suffix) - length :])
 
 
 @lru_cache(maxsize=1 << 12)
-def _fewest_tokens(words: Words, matched: tuple[int, ...]) -> int:
+def _fewest_tokens(words: Words, matched: tuple[Matched, ...]) -> int:
     """By breadth-first search if the state space is small; otherwise as if the words did not overlap."""
-    if prod(len(word) + 1 for word in words) > _MAX_STATES:
-        return sum(map(len, words)) - sum(matched)
-    goal = tuple(map(len, words))
-    tokens = {token for word in words for token in word}
+    tokens = {token for word in words for sequence in word.sequences for token in sequence}
     visited, frontier, steps = {matched}, [matched], 0
+    goal = (None,) * len(words)
     while goal not in visited:
         frontier = [new for old in frontier for token in tokens if (new := _advance(words, old, token)) not in visited]
         visited.update(frontier)
         frontier, steps = list(dict.fromkeys(frontier)), steps + 1
+        if len(visited) > _MAX_STATES:
+            pairs = zip(words, matched, strict=True)
+            return sum(_tokens_of_word(word, counts) for word, counts in pairs if counts is not None)
     return steps
 
 
+def _tokens_of_word(word: RequiredWord, matched: tuple[int, ...]) -> int:
+    return min(len(sequence) - count for sequence, count in zip(word.anywhere, matched, strict=False))
+
+
 class ConstrainedBeamSearch(BeamSearch):
-    """Beam search in which the outputs of slot i contain every token sequence of `required[i]`."""
+    """Beam search in which the outputs of slot i contain every word of `required[i]`."""
 
     def __init__(
         self,
         max_lengths: Sequence[int],
         eos: int,
         beam_size: int,
-        required: Sequence[Sequence[Sequence[int]]],
+        required: Sequence[Sequence[Word]],
         *,
         length_penalty: LengthPenalty | None = None,
         processors: Sequence[LogitsProcessor] = (),
@@ -109,7 +173,7 @@ class ConstrainedBeamSearch(BeamSearch):
         if len(required) != self.slots:
             raise UserError(f"Found required words for {len(required)} rows, but there are {self.slots} rows.")
         for max_length, words in zip(max_lengths, required, strict=True):
-            if any(not word for word in words):
+            if not all(all(RequiredWord.of(word).sequences) for word in words):
                 raise UserError("A required word has no tokens; leave it out.")
             if (total := ConstraintProgress.start(words).tokens_left) >= max_length:
                 raise UserError(

@@ -74,6 +74,7 @@ class DiverseBeamSearch(SearchStrategy):
         first_rows = torch.arange(self.slots, device=logits.device)[:, None] * self.beam_size
         rows, tokens, candidates = [], [], []
         for number, group in enumerate(self.groups):
+            group.limits = self.limits
             group.token_penalties = (self.penalty * counts).repeat_interleave(group.beam_size, dim=0)
             choice = group.choose(by_group[:, number].flatten(0, 1))
             assert choice.beam_indices is not None

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.decode.logits_processors import apply_limits
 from regard.decode.observer import Candidates
 from regard.decode.search import DecoderModel, MaxLength, State, row_max_lengths, search
 from regard.decode.strategy import (
     INITIAL_CAPACITY,
+    MAX_PERIOD,
     Choice,
     GeneratedTokens,
     Hypothesis,
@@ -98,7 +100,7 @@ class Greedy(SlottedStrategy):
 
         logits: # (slots, vocab_size)
         """
-        if not self.processors:
+        if not self.processors and not any(self.limits):
             logit, token, normalizer = topk_logsumexp(logits, 1)
             return token, logit, normalizer
         token = self._process(logits).argmax(dim=-1, keepdim=True)
@@ -129,7 +131,9 @@ class Greedy(SlottedStrategy):
         self.done[slot] = True
 
     def _process(self, logits: Tensor) -> Tensor:
-        return apply_processors(self.processors, logits, GeneratedTokens(self.tokens, self.lengths))
+        generated = GeneratedTokens(self.tokens, self.lengths)
+        logits = apply_processors(self.processors, logits, generated)
+        return apply_limits(self.limits, self.eos, logits, generated)
 
     def _choose_cpu(self, logits: Tensor) -> Choice:
         """The same step in one numba kernel."""
@@ -137,15 +141,18 @@ class Greedy(SlottedStrategy):
 
         token = torch.empty_like(self.max_lengths)
         state = (self.tokens, self.token_logprobs, self.lengths, self.max_lengths, self.done)
-        greedy_step(logits.numpy(), *(tensor.numpy() for tensor in state), self.eos, token.numpy())
+        arrays = (tensor.numpy() for tensor in state)
+        greedy_step(logits.numpy(), *arrays, self.eos, *self.limits, MAX_PERIOD, token.numpy())
         return Choice(None, token, None)
 
     def _choose_cuda(self, logits: Tensor) -> Choice:
         """The same step in three Triton kernels; every tensor keeps its address."""
-        from regard.kernels.cuda.beam_step import greedy_step
+        from regard.kernels.cuda.beam_step import exclude, greedy_step
 
         state = (self.tokens, self.token_logprobs, self.lengths, self.max_lengths, self.done)
-        greedy_step(topk_logsumexp(logits, 1), state, self.eos, self.next_tokens)
+        best = topk_logsumexp(logits, 1 + (self.limits.min_length > 0) + (self.limits.max_repeats > 0))
+        exclude(best, self.tokens, self.lengths, self.eos, self.limits, MAX_PERIOD)
+        greedy_step(best, state, self.eos, self.next_tokens)
         return Choice(None, self.next_tokens, None)
 
     def _record_alternatives(self, logprobs: Tensor, position: Tensor) -> None:

@@ -1,11 +1,15 @@
-"""Logits processors: a prefix, forbidden words and a minimum length of the output."""
+"""Logits processors: a prefix, forbidden words, a minimum length, and limits on repetition.
+
+With a processor, a step runs in PyTorch. The limits that are on by default (`OutputLimits`) are no processors, because
+the compiled steps of greedy and beam search apply them too; `apply_limits` is what they do.
+"""
 
 from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
-from regard.decode.strategy import GeneratedTokens, LogitsProcessor
+from regard.decode.strategy import MAX_PERIOD, GeneratedTokens, LogitsProcessor, OutputLimits
 from regard.errors import UserError
 
 _EXCLUDED = float("-inf")
@@ -73,3 +77,70 @@ class MinLengthProcessor(LogitsProcessor):
         excluded = torch.zeros_like(logits, dtype=torch.bool)
         excluded[:, self.eos] = generated.lengths < self.min_lengths.repeat_interleave(beam_size)
         return logits.masked_fill(excluded, _EXCLUDED)
+
+
+class NoRepeatNgramProcessor(LogitsProcessor):
+    """No n-gram of this size occurs twice in an output (Paulus et al. 2017), as in Hugging Face.
+
+    A row in which this would leave no token at all keeps those it has, such as the next token of a prefix.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise UserError(f"An n-gram has at least one token; found no_repeat_ngram_size = {size}.")
+        self.size = size
+        self.key: Hashable = ("no_repeat_ngram", size)
+
+    def __call__(self, logits: Tensor, generated: GeneratedTokens) -> Tensor:
+        tokens, lengths = generated
+        if tokens.shape[1] < self.size:
+            return logits
+        ngrams = tokens.unfold(1, self.size, 1)  # (rows, starts, size)
+        before = self.size - 1
+        position = (lengths[:, None] - before + torch.arange(before, device=tokens.device)).clamp(min=0)
+        same = (ngrams[:, :, :before] == tokens.gather(1, position)[:, None]).all(dim=2)  # (rows, starts)
+        start = torch.arange(ngrams.shape[1], device=tokens.device)
+        repeats = same & (start + self.size <= lengths[:, None])
+        none = logits.shape[1]  # an additional column for n-grams that do not count
+        last = torch.where(repeats, ngrams[:, :, before], none)
+        excluded = torch.zeros(len(logits), none + 1, dtype=torch.bool, device=logits.device).scatter(1, last, True)
+        return _exclude_unless_all(logits, excluded[:, :none])
+
+
+def apply_limits(limits: OutputLimits, eos: int, logits: Tensor, generated: GeneratedTokens) -> Tensor:
+    """The logits with -inf for every token that the limits of an output exclude, as the compiled steps do it."""
+    if limits.min_length and eos >= 0:
+        excluded = torch.zeros_like(logits, dtype=torch.bool)
+        excluded[:, eos] = generated.lengths < limits.min_length
+        logits = _exclude_unless_all(logits, excluded)
+    if limits.max_repeats:
+        repeated = repeated_tokens(limits.max_repeats, generated)
+        excluded = torch.zeros_like(logits, dtype=torch.bool).scatter(1, repeated.clamp(min=0), repeated >= 0)
+        logits = _exclude_unless_all(logits, excluded)
+    return logits
+
+
+def repeated_tokens(max_repeats: int, generated: GeneratedTokens) -> Tensor:
+    """The token that would repeat the end of each row once more, if that is `max_repeats` equal n-grams; else -1.
+
+    Of several such n-grams, each of at most `MAX_PERIOD` tokens, the shortest counts.  # (rows, 1)
+    """
+    tokens = generated.tokens
+    lengths = generated.lengths.clamp(max=tokens.shape[1])[:, None]
+    period = torch.arange(1, MAX_PERIOD + 1, device=tokens.device)
+    back = torch.arange(1, (max_repeats - 1) * MAX_PERIOD + 1, device=tokens.device)
+    newer = tokens.gather(1, (lengths - back).clamp(min=0))  # (rows, back)
+    older = tokens.gather(1, (lengths[:, :, None] - back[:, None] - period).clamp(min=0).flatten(1))
+    same = newer[:, :, None] == older.unflatten(1, (len(back), MAX_PERIOD))
+    counts = back[:, None] <= (max_repeats - 1) * period  # the comparisons that matter for each period
+    loops = (same | ~counts).all(dim=1) & (lengths >= max_repeats * period)  # (rows, period)
+    shortest = torch.where(loops, period, MAX_PERIOD + 1).amin(dim=1, keepdim=True)
+    token = tokens.gather(1, (lengths - shortest).clamp(min=0))
+    return torch.where(shortest <= MAX_PERIOD, token, -1)
+
+
+def _exclude_unless_all(logits: Tensor, excluded: Tensor) -> Tensor:
+    """-inf where excluded, except in rows where no token would be left."""
+    processed = logits.masked_fill(excluded, _EXCLUDED)
+    some_left = (processed != _EXCLUDED).any(dim=1, keepdim=True)
+    return torch.where(some_left, processed, logits)

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from regard.decode.batch import BatchDecoderModel, Request, State
 from regard.decode.config import Constraints, make_strategy
+from regard.decode.constrained_beam import RequiredWord
+from regard.decode.forbidden_text import ForbiddenText
 from regard.decode.search import search
 from regard.decode.strategy import Hypothesis
 from regard.errors import UserError
@@ -54,7 +56,8 @@ def search_batch_shortlisted(
     constraints = [request.constraints for request in requests]
     max_lengths = [request.max_length for request in requests]
     state, start_tokens = model.prefill([request.source for request in requests], max(max_lengths))
-    needed = {token for each in constraints for tokens in (each.prefix, *each.required) for token in tokens}
+    words = (sequence for each in constraints for word in each.required for sequence in RequiredWord.of(word).sequences)
+    needed = {token for tokens in (*words, *(each.prefix for each in constraints)) for token in tokens}
     sources = (request.source for request in requests)
     tokens = shortlist.tokens(sources, {eos, *start_tokens.tolist(), *needed})
     restricted: ShortlistModel[State] = ShortlistModel(model, tokens.to(start_tokens.device))
@@ -82,6 +85,7 @@ class ShortlistModel(Generic[State]):
         self.model, self.tokens = model, tokens
         self.ids: list[int] = tokens.tolist()
         self.index = {token: index for index, token in enumerate(self.ids)}
+        self._texts: dict[ForbiddenText, ForbiddenText] = {}
         self._restricted = model.with_shortlist(tokens) if hasattr(model, "with_shortlist") else None
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -101,13 +105,19 @@ class ShortlistModel(Generic[State]):
         return replace(
             constraints,
             prefix=tuple(index[token] for token in constraints.prefix),
-            required=tuple(tuple(index[token] for token in word) for word in constraints.required),
+            required=tuple(RequiredWord.of(word).mapped(index) for word in constraints.required),
             forbidden=tuple(
                 tuple(index[token] for token in word)
                 for word in constraints.forbidden
                 if all(token in index for token in word)
             ),
+            forbidden_text=self._map_text(constraints.forbidden_text),
         )
+
+    def _map_text(self, forbidden: ForbiddenText | None) -> ForbiddenText | None:
+        if forbidden is not None and forbidden not in self._texts:
+            self._texts[forbidden] = forbidden.for_tokens(tuple(self.ids))
+        return None if forbidden is None else self._texts[forbidden]
 
     def map_back(self, hypothesis: Hypothesis) -> Hypothesis:
         """The same hypothesis in token ids."""

@@ -25,6 +25,8 @@ INITIAL_CAPACITY = 64
 _MIN_VOCAB_SIZE = 64
 """The smallest vocabulary for which the numba kernel pays off."""
 _MAX_K_CPU, _MAX_K_CUDA = 64, 32
+MAX_PERIOD = 8
+"""The longest n-gram whose repetition is limited."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class Hypothesis:
     """The log-probability of each token, and of EOS if it ended."""
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     """On request, the most likely tokens of each step with their log-probabilities."""
+
+
+class OutputLimits(NamedTuple):
+    """Limits on every output of a search, which the compiled steps apply as well (`logits_processors.apply_limits`)."""
+
+    min_length: int = 0
+    """No output ends before it has this many tokens."""
+    max_repeats: int = 0
+    """No n-gram of at most `MAX_PERIOD` tokens occurs more often than this in a row; 0 is no limit."""
 
 
 class Choice(NamedTuple):
@@ -126,6 +137,7 @@ class SearchStrategy(ABC):
     slots: int
     observed: bool = False
     """Whether an observer needs the candidates of each step."""
+    limits: OutputLimits = OutputLimits()
 
     @abstractmethod
     def choose(self, logits: Tensor) -> Choice:
@@ -241,7 +253,7 @@ class SlottedStrategy(SlotTensors, SearchStrategy):
     def graph_key(self) -> Hashable | None:
         """Strategies with the same key and tensor shapes take the same steps; None if they cannot be captured."""
         keys = (processor.key for processor in self.processors)
-        return type(self), self.eos, self.alternatives, self.observed, *self.settings(), *keys
+        return type(self), self.eos, self.alternatives, self.observed, self.limits, *self.settings(), *keys
 
     def settings(self) -> tuple[Any, ...]:
         """Everything besides tensors that a step depends on."""

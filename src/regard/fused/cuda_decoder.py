@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic
@@ -78,6 +79,8 @@ class CudaDecoder(Generic[AnyAutoregressive]):
         self.positions: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
         """Positional encodings by capacity; captured graphs read from here."""
         self.encoder_graphs: dict[tuple[int, ...], EncoderGraph] = {}
+        self._encoder_lock = threading.Lock()
+        """Threads share the encoder graphs: their inputs and outputs belong to one of them at a time."""
         self.rotary = next((attention.rotary for attention in decoder.self_attention()), None)
 
     @property
@@ -156,6 +159,10 @@ class CudaDecoder(Generic[AnyAutoregressive]):
         Launching the encoder's kernels takes longer than running them: so for shapes that occur again it is captured as
         a CUDA graph.
         """
+        with self._encoder_lock:
+            return self._encode_locked(ids, lengths)
+
+    def _encode_locked(self, ids: Tensor, lengths: Tensor) -> Tensor:
         shape = tuple(ids.shape)
         encoder = self.encoder_graphs.pop(shape, None) or EncoderGraph()
         self.encoder_graphs[shape] = encoder

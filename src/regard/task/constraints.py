@@ -1,12 +1,28 @@
-"""Lexical constraints as tokens: what an output must begin with, contain, and not contain."""
+"""Lexical constraints as tokens: what an output must begin with, contain, and not contain.
 
-from collections.abc import Sequence
+Required and forbidden words are strings: *kedi* is also contained in *kediler*. Each is meant as given, and with a
+capital first letter: at the beginning of the output (required), or anywhere (forbidden). A required word begins a word
+of the output, so inside a text there is a space before it, unless its script has none.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.decode import Constraints
+from regard.decode import Constraints, ForbiddenText, RequiredWord
 from regard.errors import UserError
 
 _NAMES = {"begin with": "The prefix", "contain": "A required word", "exclude": "A forbidden word"}
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""Scripts without spaces between words, by how the names of their letters begin."""
+
+_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTES = {chr(byte): byte for byte in _PRINTED}
+_BYTES |= {chr(256 + number): byte for number, byte in enumerate(sorted(set(range(256)) - set(_PRINTED)))}
+"""The bytes that the characters of byte-level tokens stand for (Radford et al. 2019)."""
 
 
 def make_constraints(
@@ -16,29 +32,82 @@ def make_constraints(
     required: Sequence[str] = (),
     forbidden: Sequence[str] = (),
     seed: int | None = None,
+    continues: bool = False,
 ) -> Constraints:
     """The constraints for an output in the ids of a tokenizer.
 
-    Inside a text a word has a space before it, at the beginning it has none. If the tokenizer distinguishes the two,
-    a required word is the one inside a text, and a forbidden word is forbidden in both forms.
+    If the output `continues` another text, a required word at its beginning is one inside a text.
     """
+    strings = {form for word in forbidden for form in _forbidden_forms(tokenizer, word)}
+    for string in strings:
+        if string in prefix:
+            raise UserError(f"The prefix contains a forbidden word ({string!r}); leave out one of the two.")
+        if any(string in word.strip() for word in required):
+            raise UserError(f"A required word contains a forbidden word ({string!r}); leave out one of the two.")
+    text = None
+    if strings:
+        encoded = tuple(sorted(string.encode() for string in strings))
+        text = ForbiddenText(encoded, tokenizer.fingerprint, _token_bytes(tokenizer))
     return Constraints(
         prefix=tuple(_encode(tokenizer, prefix, "begin with")) if prefix else (),
-        required=tuple(tuple(_encode(tokenizer, _inside_text(tokenizer, word), "contain")) for word in required),
-        forbidden=tuple(sorted({tuple(ids) for word in forbidden for ids in _both_forms(tokenizer, word) if ids})),
+        required=tuple(_required_word(tokenizer, word.strip(), continues) for word in required),
+        forbidden_text=text,
         seed=seed,
     )
 
 
-def _inside_text(tokenizer: TextTokenizer, word: str) -> str:
-    """The word as it is written inside a text: with a space before it, if the tokenizer keeps that."""
-    spaced = f" {word.strip()}"
-    return spaced if tokenizer.decode(tokenizer.encode(spaced)) == spaced else word.strip()
+def _required_word(tokenizer: TextTokenizer, word: str, continues: bool) -> RequiredWord | tuple[int, ...]:
+    """The word as it may be written inside a text, and at its beginning if that differs."""
+    inside = tuple(_encode(tokenizer, word, "contain"))
+    spaced = f" {word}"
+    if not _needs_no_space(word[0]) and tokenizer.decode(tokenizer.encode(spaced)) == spaced:
+        inside = tuple(tokenizer.encode(spaced))
+    if continues:
+        return inside
+    forms = [form for form in (word, *_capitalized(word)) if not tokenizer.round_trip_loss(form).unknown]
+    initial = tuple(dict.fromkeys(tuple(tokenizer.encode(form)) for form in forms))
+    return inside if initial == (inside,) else RequiredWord((inside,), initial)
 
 
-def _both_forms(tokenizer: TextTokenizer, word: str) -> list[list[int]]:
+def _forbidden_forms(tokenizer: TextTokenizer, word: str) -> list[str]:
     bare = word.strip()
-    return [_encode(tokenizer, form, "exclude") for form in (bare, _inside_text(tokenizer, bare))]
+    _encode(tokenizer, bare, "exclude")
+    return [bare, *_capitalized(bare)]
+
+
+def _capitalized(word: str) -> Iterator[str]:
+    """The word with a capital first letter; in Turkish, that of i is İ."""
+    if word[:1].islower():
+        yield word[0].upper() + word[1:]
+        if word[0] == "i":
+            yield f"İ{word[1:]}"
+
+
+def _needs_no_space(letter: str) -> bool:
+    """Whether a word that begins with this letter follows another without a space: in some scripts, and punctuation."""
+    return not letter.isalnum() or unicodedata.name(letter, "").startswith(_UNSPACED)
+
+
+@lru_cache(maxsize=4)
+def _token_bytes(tokenizer: TextTokenizer) -> tuple[bytes, ...]:
+    """The bytes that each token adds to a text that another token precedes."""
+    ids = tokenizer.ids
+    pieces = [b""] * tokenizer.vocab_size
+    names = [tokenizer.tokenizer.id_to_token(token) or "" for token in ids]
+    shown = tokenizer.decode_batch([[token] for token in ids])
+    byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.json)["decoder"])
+    before = next((token for token, text in zip(ids, shown, strict=True) if text.strip()), ids[0])
+    alone, both = tokenizer.decode([before]), tokenizer.decode_batch([[before, token] for token in ids])
+    for token, name, text, joined in zip(ids, names, shown, both, strict=True):
+        if not text and joined == alone:
+            continue  # a special token, which is not shown
+        if byte_level and token not in tokenizer.special_ids and all(letter in _BYTES for letter in name):
+            pieces[token] = bytes(_BYTES[letter] for letter in name)
+        elif byte := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", name):
+            pieces[token] = bytes([int(byte[1], 16)])
+        else:
+            pieces[token] = (joined[len(alone) :] if joined.startswith(alone) else text).encode()
+    return tuple(pieces)
 
 
 def _encode(tokenizer: TextTokenizer, text: str, purpose: str) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 
 from regard.data.text.corpus import Corpus, CorpusConfig
 from regard.data.text.lines import read_lines
+from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.run import find_model, is_unfinished, load_model, read_metadata, read_origin
 from regard.score import TranslationScore, score_translations
@@ -30,19 +31,22 @@ def evaluate(
     test: str | None = None,
     *,
     beam_size: int | None = None,
+    decode: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Score]:
     """The scores of a model on the test sets of its recipe, or on the one named `test`.
 
-    `beam_size` replaces that of the recipe, for models that search for their output.
+    `beam_size` replaces that of the recipe, for models that search for their output, as `decode` does other settings of
+    its search.
     """
+    changes = dict(decode or {}) | ({} if beam_size is None else {"beam_size": beam_size})
     if not compares_texts(model):
-        return _test_task(model, test, beam_size, device, process_group)
+        return _test_task(model, test, changes, device, process_group)
     scores: dict[str, Score] = {}
     for test_set in recipe_test_sets(model, test):
         sources = process_group.shard(test_set.sources)
-        mine = make_outputs(model, sources, beam_size=beam_size, device=device)
+        mine = make_outputs(model, sources, lambda config: config.updated(changes), device=device)
         scores[test_set.name] = test_set.score_outputs(process_group.gather_interleaved(mine))
     return scores
 
@@ -105,12 +109,16 @@ def recipe_test_sets(model: str | Path, test: str | None = None) -> list[TextTes
 def make_outputs(
     model: str | Path,
     sources: Sequence[str],
+    change: Callable[[DecodeConfig], DecodeConfig] | None = None,
     *,
-    beam_size: int | None = None,
+    split: bool = False,
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """A model's best output for each source sentence. If `model` is a file, its lines are the outputs."""
+    """A model's best output for each source line. If `model` is a file, its lines are the outputs.
+
+    `change` changes the settings of the search. With `split`, lines are split into sentences as by `regard translate`.
+    """
     path = Path(model)
     if path.is_file():
         lines = list(read_lines(path))
@@ -119,14 +127,16 @@ def make_outputs(
         return lines
     info = recorded_task(model) or get_task(DEFAULT_TASK)
     translator: Any = info.pipeline_class().load(model, device)
-    found = translator.translate_sentences(sources, translator.search(beam_size).only_best(), progress)
-    return [best.text for best, *_ in found]
+    decode = (translator.decode if change is None else change(translator.decode)).only_best()
+    if split:
+        return [one.text for one in translator.translate_batch(sources, decode, progress)]
+    return [best.text for best, *_ in translator.translate_sentences(sources, decode, progress)]
 
 
 def _test_task(
     model: str | Path,
     test: str | None,
-    beam_size: int | None,
+    changes: dict[str, Any],
     device: torch.device | str,
     process_group: ProcessGroup,
 ) -> dict[str, Score]:
@@ -135,8 +145,8 @@ def _test_task(
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} contains no recipe, so it names no test sets.")
     recipe = _with_test_set(read_recipe(folder), test, folder)
-    if beam_size is not None:
-        recipe = _with_beam_size(recipe, beam_size)
+    if changes:
+        recipe = _with_search(recipe, changes)
     loaded = load_model(model)
     loaded.model.float().to(device)
     task: Any = get_task(recipe.task).task_class().for_testing(recipe, loaded, process_group)
@@ -158,11 +168,12 @@ def _with_test_set(recipe: Recipe, test: str | None, folder: Path) -> Recipe:
     return recipe.model_copy(update={"data": data.model_copy(update={"test": chosen})})
 
 
-def _with_beam_size(recipe: Recipe, beam_size: int) -> Recipe:
+def _with_search(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     decode = vars(recipe).get("decode")
-    if decode is None:
-        raise UserError(f"--beam-size is for models that search for their output; one for {recipe.task} does not.")
-    return recipe.model_copy(update={"decode": type(decode).read(decode.plain() | {"beam_size": beam_size})})
+    if not isinstance(decode, DecodeConfig):
+        option = "--beam-size" if set(changes) == {"beam_size"} else f"decode.{next(iter(changes))}"
+        raise UserError(f"{option} is for models that search for their output; one for {recipe.task} does not.")
+    return recipe.model_copy(update={"decode": decode.updated(changes)})
 
 
 def _silent(message: str) -> None:

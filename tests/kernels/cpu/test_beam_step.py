@@ -10,6 +10,7 @@ from tests.decode.toy_models import TensorState
 from regard.decode.beam import BeamSearch
 from regard.decode.greedy import Greedy
 from regard.decode.search import search
+from regard.decode.strategy import OutputLimits
 
 pytestmark = pytest.mark.start_early(12)
 
@@ -73,3 +74,60 @@ def test_compiled_greedy_step_equals_pytorch(seed: int) -> None:
     for (compiled,), (plain,) in zip(*actual, strict=True):
         assert (compiled.tokens, compiled.ended) == (plain.tokens, plain.ended)
         assert compiled.token_logprobs == pytest.approx(plain.token_logprobs, abs=1e-5)
+
+
+class RepetitiveModel:
+    """A decoder model that mostly prefers the token two before the last, and otherwise EOS or a random token."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self.noise = torch.randn(97, size, generator=torch.Generator().manual_seed(seed))
+
+    def step(self, tokens: torch.Tensor, state: TensorState) -> tuple[torch.Tensor, TensorState]:
+        row, before = state.tensors
+        logits = self.noise[(row * 31 + before * 7 + tokens[:, 0]) % 97].clone()
+        logits[torch.arange(len(row)), before] += 4
+        logits[:, EOS] += 3
+        return logits[:, None], TensorState(row, tokens[:, 0])
+
+
+@pytest.mark.parametrize(
+    "limits", [OutputLimits(min_length=3), OutputLimits(max_repeats=2), OutputLimits(5, 3)], ids=str
+)
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+def test_compiled_steps_apply_the_limits_as_pytorch_does(limits: OutputLimits, beam_size: int) -> None:
+    class UncompiledGreedy(Greedy):
+        takes_argmax = False
+
+    class UncompiledBeamSearch(BeamSearch):
+        """A subclass does not use the compiled step."""
+
+    lengths, changed = [1, 2, 6, 15, 40, 9], 0
+    for seed in range(4):
+        found = []
+        for kind in (BeamSearch, UncompiledBeamSearch) if beam_size > 1 else (Greedy, UncompiledGreedy):
+            strategy = kind(lengths, EOS, *([beam_size] if beam_size > 1 else []))
+            strategy.limits = limits
+            state = TensorState(torch.arange(6), torch.full((6,), 5))
+            found.append(search(RepetitiveModel(seed, 200), state, torch.full((6,), 6), strategy))
+        for compiled, plain in zip(*found, strict=True):
+            assert [(one.tokens, one.ended) for one in compiled] == [(one.tokens, one.ended) for one in plain]
+            for one, other in zip(compiled, plain, strict=True):
+                assert one.token_logprobs == pytest.approx(other.token_logprobs, abs=1e-5)
+                assert len(one.tokens) >= limits.min_length or not one.ended
+                changed += limits.max_repeats > 0 and longest_repetition(one.tokens) == limits.max_repeats
+                assert not limits.max_repeats or longest_repetition(one.tokens) <= limits.max_repeats
+    assert changed or not limits.max_repeats
+
+
+def longest_repetition(tokens: tuple[int, ...]) -> int:
+    """How often an n-gram of at most 8 tokens occurs in a row."""
+    best = 1
+    for size in range(1, 9):
+        for start in range(len(tokens)):
+            count = 1
+            while len(tokens) >= start + (count + 1) * size and (
+                tokens[start + count * size : start + (count + 1) * size] == tokens[start : start + size]
+            ):
+                count += 1
+            best = max(best, count)
+    return best

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from regard.decode.beam import BeamSearch
 from regard.decode.greedy import Greedy
-from regard.decode.strategy import Choice
-from regard.kernels.cuda.beam_step import beam_step
+from regard.decode.logits_processors import apply_limits
+from regard.decode.strategy import MAX_PERIOD, Choice, GeneratedTokens, OutputLimits
+from regard.kernels.cuda.beam_step import beam_step, exclude
 
 pytestmark = pytest.mark.start_early(13)
 
@@ -191,3 +192,19 @@ def test_all_results_equal_the_results_of_each_slot() -> None:
             strategy.choose(torch.randn(9, 12))
         assert strategy.all_results() == [strategy.results(slot) for slot in range(3)]
         assert [len(results) for results in strategy.all_results()] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("limits", [OutputLimits(3, 0), OutputLimits(0, 2), OutputLimits(9, 3)], ids=str)
+def test_exclude_equals_apply_limits(limits: OutputLimits) -> None:
+    rng, vocab_size, eos, rows = random.Random(4), 5, 2, 12
+    tokens = torch.tensor([[rng.choice((1, 3)) for _ in range(16)] for _ in range(rows)])
+    tokens[:4] = tokens[:4, :1]  # a single token again and again
+    tokens[4:8] = tokens[4:8, :3].repeat(1, 6)[:, :16]
+    lengths = torch.tensor([rng.randint(0, 16) for _ in range(rows // 2)])
+    logits = torch.randn(rows, vocab_size)
+    values, candidates, normalizer = topk_logsumexp(logits, 4)
+    exclude((values, candidates, normalizer), tokens.view(rows // 2, 2, 16), lengths, eos, limits, MAX_PERIOD)
+    allowed = apply_limits(limits, eos, logits, GeneratedTokens(tokens, lengths.repeat_interleave(2)))
+    assert torch.equal(values, allowed.gather(1, candidates))
+    assert values.isinf().any()
+    assert not values.isinf().all(dim=1).any()

@@ -448,6 +448,32 @@ def test_stream_ends_before_a_stop_string(writer: TextGenerator, their_writer: C
     assert their_writer.generate("red", max_new_tokens=20, decode=GREEDY, stop=[stop]) == expected
 
 
+def test_limits_are_passed_on(ours: Translator, theirs: CTranslate2Translator) -> None:
+    plain = theirs.translate_sentences([MOUSE], GREEDY)[0][0]
+    for changes in ({"min_length": 20}, {"no_repeat_ngram_size": 1, "min_length": 12}):
+        decode = GREEDY.updated(changes | {"max_repeats": 0})
+        (own, *_), (their, *_) = (one.translate_sentences([MOUSE], decode)[0] for one in (ours, theirs))
+        assert len(plain.tokens) < decode.min_length <= len(their.tokens)
+        assert their.tokens == own.tokens
+    assert len(set(their.tokens)) == len(their.tokens)
+
+
+def test_min_length_of_a_continuation(writer: TextGenerator, their_writer: CTranslate2Generator) -> None:
+    decode = GREEDY.updated({"min_length": 18, "no_repeat_ngram_size": 2})
+    first, second = (
+        [one.tokens for (one,) in each.generate_batch(PROMPTS, max_new_tokens=20, decode=decode)]
+        for each in (writer, their_writer)
+    )
+    assert first == second
+    assert min(map(len, second)) >= 18
+
+
+def test_limit_on_repetition_is_refused(theirs: CTranslate2Translator) -> None:
+    theirs.translate_sentences([MOUSE], GREEDY.updated({"max_repeats": 0}))
+    with pytest.raises(UserError, match="n-gram"):
+        theirs.translate_sentences([MOUSE], GREEDY.updated({"max_repeats": 3}))
+
+
 def test_forbidden_word_is_not_generated(writer: TextGenerator, their_writer: CTranslate2Generator) -> None:
     constraints = make_constraints(writer.tokenizer, forbidden=["s", "a"])
     first, second = (

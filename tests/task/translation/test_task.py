@@ -9,12 +9,16 @@ import regard
 from regard import UserError
 from regard.attention import MultiHeadConfig
 from regard.data.batching.token_batches import Batch
+from regard.decode import DecodeConfig
 from regard.model import LanguageModel, LanguageModelConfig, StackConfig
 from regard.run import save_model
+from regard.score import TranslationScore
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from regard.task.seq2seq import prompt_and_target
 from regard.task.translation.pipeline import Translator
+from regard.task.translation.task import TranslationTask
+from regard.train.distributed.process_group import SINGLE_PROCESS
 from regard.train.loss import cross_entropy
 from tests.task.small import pairs, quick_runs, small_tokenizer, write_recipe_file, write_table
 
@@ -98,7 +102,8 @@ def test_language_model_translates_its_prompt(language_model: Path) -> None:
             expected.append(int(translator.model(torch.tensor([ids + expected]))[0, -1].argmax()))
         if expected[-1] == text.eos:
             break
-    ((best, *_),) = translator.translate_sentences(["red cat"], translator.search(1))
+    greedy = translator.search(1).updated({"max_repeats": 0})
+    ((best, *_),) = translator.translate_sentences(["red cat"], greedy)
     assert [*best.tokens, text.eos][: len(expected)] == expected
 
 
@@ -131,3 +136,23 @@ def test_language_model_of_another_task_is_not_a_translator(tmp_path: Path) -> N
     save_model(model.build(), tmp_path / "model", tokenizer=small_tokenizer().tokenizer)
     with pytest.raises(UserError, match="`regard generate`"):
         Translator.load(tmp_path / "model")
+
+
+def test_validation_is_greedy_search_with_the_limits_of_the_recipe(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["max_length_ratio=1.5", "max_length_offset=7", "min_length=3", "no_repeat_ngram_size=4"]
+    overrides = [f"decode.{each}" for each in (*settings, "max_repeats=9", "beam_size=4", "beam_groups=2")]
+    used: list[DecodeConfig] = []
+
+    def score(self: TranslationTask, pairs: object, decode: DecodeConfig) -> TranslationScore:
+        used.append(decode)
+        return TranslationScore(0.0, 0.0, "", "", 1)
+
+    monkeypatch.setattr(TranslationTask, "score", score)
+    recipe = read_recipe(folder, overrides)
+    with quick_runs(tmp_path / "cache"):
+        task = recipe.build_task(folder, lambda message: None, SINGLE_PROCESS)
+        task.evaluate()
+    limits = {"max_length_ratio": 1.5, "max_length_offset": 7, "min_length": 3, "no_repeat_ngram_size": 4}
+    assert used == [DecodeConfig(beam_size=1, max_repeats=9, **limits)]

@@ -13,16 +13,19 @@ import typer
 
 from regard.cli.decoding import (
     announce_compilation,
+    change_decode,
     check_alternatives,
     check_ctranslate2,
     check_engine,
     configure_backend,
     ctranslate2_device,
+    decode_changes,
     token_records,
 )
 from regard.cli.lines import pad_lines, partial_output_note, process_lines
 from regard.cli.options import (
     AlternativesOption,
+    DecodeOverridesOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -31,7 +34,10 @@ from regard.cli.options import (
     ForbidOption,
     FusedOption,
     JsonOption,
+    LengthPenaltyOption,
+    MinLengthOption,
     MinPOption,
+    NoRepeatNgramOption,
     OutputOption,
     RepetitionPenaltyOption,
     RequireOption,
@@ -76,6 +82,10 @@ def generate(
     min_p: MinPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
+    min_length: MinLengthOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = None,
+    overrides: DecodeOverridesOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")] = None,
     require: RequireOption = None,
     forbid: ForbidOption = None,
@@ -96,18 +106,23 @@ def generate(
         check_alternatives(alternatives, as_json)
         _check_search(beam_size, sampling, require)
         check_engine(engine, processes)
+        changes = decode_changes(
+            overrides, min_length=min_length, length_penalty=length_penalty, no_repeat_ngram=no_repeat_ngram
+        )
+        decode = change_decode(_decode_config(beam_size, nbest, sampling), changes)
         launch_processes(processes, device, threads, partial_output_note(output))
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
         from regard.task.constraints import make_constraints
         from regard.task.language_modeling.pipeline import TextGenerator
 
-        decode = _decode_config(beam_size, nbest, sampling)
         if engine is Engine.regard:
             generator = TextGenerator.load(model, own_device)
             configure_backend(generator.backend, fused, dtype)
         else:
             generator = _load_ctranslate2(model, ctranslate2_device(device, threads, seed), scored=as_json)
-        constraints = make_constraints(generator.tokenizer, required=require or (), forbidden=forbid or ())
+        constraints = make_constraints(
+            generator.tokenizer, required=require or (), forbidden=forbid or (), continues=True
+        )
         if engine is Engine.ctranslate2:
             check_ctranslate2(decode, constraints, alternatives, fused, dtype)
         plain = not as_json and output is None and nbest == 1 and not (require or forbid) and decode.beam_size == 1

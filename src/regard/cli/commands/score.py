@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import BeamSizeOption, DeviceOption, JsonOption, ThreadsOption, parallel_corpus
+from regard.cli.decoding import change_decode, decode_changes
+from regard.cli.options import (
+    BeamSizeOption,
+    DecodeOverridesOption,
+    DeviceOption,
+    JsonOption,
+    LengthPenaltyOption,
+    MinLengthOption,
+    NoRepeatNgramOption,
+    SplitOption,
+    ThreadsOption,
+    parallel_corpus,
+)
 from regard.cli.processes import TIMEOUT, ProcessesOption, join_process_group, launch_processes, report_errors_once
 from regard.cli.progress import progress_bar
 from regard.errors import UserError
@@ -38,6 +50,11 @@ def score(
     sentences: Annotated[bool, typer.Option("--sentences", help="Also score every sentence.")] = False,
     samples: Annotated[int, typer.Option(min=1, help="Bootstrap samples for --against.")] = 1000,
     beam_size: BeamSizeOption = None,
+    min_length: MinLengthOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = None,
+    overrides: DecodeOverridesOption = None,
+    split: SplitOption = None,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
@@ -45,13 +62,23 @@ def score(
 ) -> None:
     """Score a model on the test sets of its recipe; translations also on your own files.
 
-    Translations get BLEU and chrF by sacreBLEU with their signatures; other tasks have their own metrics.
+    Translations get BLEU and chrF by sacreBLEU with their signatures; other tasks have their own metrics. Lines of a
+    recipe's test sets are translated as they are, as its scores were measured; those of your own files are split into
+    sentences, as `regard translate` does it. --split and --no-split choose either.
     """
     from regard.task.evaluate import TextTestSet, compares_texts, recipe_test_sets, recorded_task
     from regard.task.translation.recipe import ScoreConfig
     from regard.train.distributed.process_group import world_size
 
     print_result = _print_json if as_json else _print_text
+    with report_errors_once():
+        changes = decode_changes(
+            overrides,
+            beam_size=beam_size,
+            min_length=min_length,
+            length_penalty=length_penalty,
+            no_repeat_ngram=no_repeat_ngram,
+        )
     if not compares_texts(model):
         with report_errors_once():
             for_translations = {
@@ -62,11 +89,12 @@ def score(
                 "--tokenized": tokenized or None,
                 "--lowercase": lowercase or None,
                 "--sentences": sentences or None,
+                "--split": split,
             }
             _refuse(for_translations, f"{model} is a model for {getattr(recorded_task(model), 'name', None)}")
             launch_processes(processes, device, threads)
         with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
-            _evaluate(print_result, model, test, beam_size, own_device, process_group)
+            _evaluate(print_result, model, test, changes, own_device, process_group)
         return
     with report_errors_once():
         given = parallel_corpus(pairs, source, reference, "reference")
@@ -78,10 +106,11 @@ def score(
     models = [model] if against is None else [model, against]
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
         for one in tests:
-            outputs = _translate(one, models, beam_size, own_device, process_group)
+            splits = given is not None if split is None else split
+            outputs = _translate(one, models, changes, splits, own_device, process_group)
             if process_group.is_rank0:
                 options = {"tokenized": one.score.tokenized or tokenized, "lowercase": one.score.lowercase or lowercase}
-                _print_scores(print_result, one, outputs, options, sentences=sentences)
+                _print_scores(print_result, one, outputs, options, splits, sentences=sentences)
                 if against is not None:
                     _compare(print_result, one, outputs, options, samples)
 
@@ -96,14 +125,14 @@ def _evaluate(
     print_result: Print,
     model: str,
     test: str | None,
-    beam_size: int | None,
+    changes: dict[str, Any],
     device: "torch.device",
     process_group: "ProcessGroup",
 ) -> None:
     """Evaluate a model whose outputs are not compared with references, on the test sets of its recipe."""
     from regard.task.evaluate import evaluate
 
-    scores = evaluate(model, test, beam_size=beam_size, device=device, process_group=process_group)
+    scores = evaluate(model, test, decode=changes, device=device, process_group=process_group)
     for name, scored in scores.items():
         if process_group.is_rank0:
             print_result(f"{model} on {name}: {scored}", {"model": model, "test": name} | scored.rounded())
@@ -118,7 +147,8 @@ def _check_shards(tests: Sequence["TextTestSet"], processes: int) -> None:
 def _translate(
     test: "TextTestSet",
     models: Sequence[str],
-    beam_size: int | None,
+    changes: dict[str, Any],
+    splits: bool,
     device: "torch.device",
     process_group: "ProcessGroup",
 ) -> dict[str, list[str]]:
@@ -131,7 +161,14 @@ def _translate(
         group = SINGLE_PROCESS if Path(name).is_file() else process_group  # a file already has all its lines
         sources = group.shard(test.sources)
         with progress_bar(f"Translating {test.name}", len(sources), visible=process_group.is_rank0) as progress:
-            mine = make_outputs(name, sources, beam_size=beam_size, device=device, progress=progress)
+            mine = make_outputs(
+                name,
+                sources,
+                lambda config: change_decode(config, changes),
+                split=splits,
+                device=device,
+                progress=progress,
+            )
             outputs[name] = group.gather_interleaved(mine)
     return outputs
 
@@ -141,6 +178,7 @@ def _print_scores(
     test: "TextTestSet",
     outputs: Mapping[str, list[str]],
     options: dict[str, bool],
+    splits: bool,
     *,
     sentences: bool,
 ) -> None:
@@ -148,12 +186,15 @@ def _print_scores(
 
     for name, translations in outputs.items():
         scored = score_translations(translations, test.references, **options)
+        is_file = Path(name).is_file()
+        split = "" if is_file else f"\n  lines {'split into sentences' if splits else 'as they are (--no-split)'}"
         text = (
             f"{name} on {test.name} ({scored.sentences:,} sentences): BLEU {scored.bleu:.2f}, chrF {scored.chrf:.2f}"
-            f"\n  BLEU {scored.bleu_signature}\n  chrF {scored.chrf_signature}"
+            f"\n  BLEU {scored.bleu_signature}\n  chrF {scored.chrf_signature}{split}"
         )
         rounded = {"bleu": round(scored.bleu, 2), "chrf": round(scored.chrf, 2)}
-        print_result(text, {"model": name, "test": test.name} | asdict(scored) | rounded)
+        record = {"model": name, "test": test.name} | asdict(scored) | rounded
+        print_result(text, record if is_file else record | {"split": splits})
         if sentences:
             _print_sentence_scores(print_result, test, translations, options)
 

@@ -10,17 +10,20 @@ import typer
 
 from regard.cli.decoding import (
     announce_compilation,
+    change_decode,
     check_alternatives,
     check_ctranslate2,
     check_engine,
     configure_backend,
     ctranslate2_device,
+    decode_changes,
     token_records,
 )
 from regard.cli.lines import pad_lines, partial_output_note, process_lines
 from regard.cli.options import (
     AlternativesOption,
     BeamSizeOption,
+    DecodeOverridesOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -29,13 +32,17 @@ from regard.cli.options import (
     ForbidOption,
     FusedOption,
     JsonOption,
+    LengthPenaltyOption,
+    MinLengthOption,
     MinPOption,
     ModelArgument,
+    NoRepeatNgramOption,
     OutputOption,
     PrefixOption,
     RepetitionPenaltyOption,
     RequireOption,
     SeedOption,
+    SplitOption,
     TemperatureOption,
     ThreadsOption,
     TopKOption,
@@ -84,6 +91,11 @@ def translate(
     min_p: MinPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
+    min_length: MinLengthOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = None,
+    overrides: DecodeOverridesOption = None,
+    split: SplitOption = None,
     ensemble: EnsembleOption = None,
     as_json: JsonOption = False,
     alternatives: AlternativesOption = 0,
@@ -106,10 +118,13 @@ def translate(
             engine, dtype, ensembled=bool(ensemble), shortlisted=shortlist or shortlist_file is not None
         )
         check_engine(engine, processes)
+        changes = decode_changes(
+            overrides, min_length=min_length, length_penalty=length_penalty, no_repeat_ngram=no_repeat_ngram
+        )
         launch_processes(processes, device, threads, partial_output_note(output))
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
         from regard.task.constraints import make_constraints
-        from regard.task.translation.pipeline import count_sentences
+        from regard.task.translation.pipeline import split_text
 
         if engine is Engine.regard:
             translator = _load(model, ensemble or [], own_device, fused, dtype)
@@ -117,15 +132,22 @@ def translate(
         else:
             engine_device = ctranslate2_device(device, threads, seed)
             translator = _load_ctranslate2(model, ensemble or [], engine_device, scored=as_json)
-        decode = _decode_config(translator.decode, beam_size, nbest, beam_groups, sampling)
+        default = change_decode(translator.decode, changes)
+        nbest = default.nbest if "nbest" in changes and default.nbest else nbest
+        decode = _decode_config(default, beam_size, nbest, beam_groups, sampling)
         constraints = make_constraints(
             translator.target_tokenizer, prefix=prefix, required=require or (), forbidden=forbid or ()
         )
         if engine is Engine.ctranslate2:
             check_ctranslate2(decode, constraints, alternatives, fused, dtype)
         announces = process_group.is_rank0 and engine is Engine.regard and not ensemble
-        process = _LineProcessor(translator, decode, nbest, constraints, alternatives, as_json, announces)
-        process_lines(text, file, output, "sentences", process, items_in=count_sentences, process_group=process_group)
+        splits = split is not False
+        process = _LineProcessor(translator, decode, nbest, constraints, alternatives, splits, as_json, announces)
+
+        def count(line: str) -> int:
+            return len(split_text(line, splits).sentences)
+
+        process_lines(text, file, output, "sentences", process, items_in=count, process_group=process_group)
 
 
 @dataclass(frozen=True)
@@ -137,6 +159,8 @@ class _LineProcessor:
     nbest: int
     constraints: "Constraints"
     alternatives: int
+    splits: bool
+    """Whether lines are split into sentences."""
     as_json: bool
     announces: bool
     """Whether this process announces the compilation of kernels."""
@@ -152,6 +176,7 @@ class _LineProcessor:
             constraints=self.constraints,
             alternatives=self.alternatives,
             seed_offsets=numbers,
+            split=self.splits,
         )
         return ("\n".join(_format(one, self.nbest, self.as_json, translator.target_tokenizer)) for one in found)
 

@@ -113,6 +113,11 @@ class TextTokenizer:
         """The contents of tokenizer.json."""
         return self.tokenizer.to_str()
 
+    @property
+    def ids(self) -> list[int]:
+        """All ids, in ascending order; there may be gaps."""
+        return sorted(self._known)
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the JSON: tokenizers with the same fingerprint give the same ids."""

@@ -107,9 +107,13 @@ class TranslationEngine(_Engine):
         length_penalty: float,
         prefix: Sequence[int] = (),
         forbidden: Sequence[Sequence[int]] = (),
-        **sampling: float,
+        min_length: int = 0,
+        **settings: float,
     ) -> Iterator[list[list[Output]]]:
-        """For each batch of sources and its maximum output length: `beam_size` hypotheses per source, best first."""
+        """For each batch of sources and its maximum output length: `beam_size` hypotheses per source, best first.
+
+        `settings` are options of CTranslate2 by its own names.
+        """
         options = {
             "beam_size": beam_size,
             "num_hypotheses": beam_size,
@@ -117,9 +121,9 @@ class TranslationEngine(_Engine):
             "suppress_sequences": [self._to_target_tokens(sequence) for sequence in forbidden] or None,
             "return_scores": True,
             "return_end_token": True,
-            "min_decoding_length": 0,  # the output may be empty
+            "min_decoding_length": min_length,
             "max_input_length": 0,  # never truncate silently
-            **sampling,
+            **settings,
         }
         started = (
             self.model.translate_batch(
@@ -175,9 +179,12 @@ class GenerationEngine(_Engine):
         beam_size: int,
         length_penalty: float,
         forbidden: Sequence[Sequence[int]] = (),
-        **sampling: float,
+        **settings: float,
     ) -> Iterator[list[list[Output]]]:
-        """For each batch of prompts of equal length: `beam_size` continuations per prompt, best first."""
+        """For each batch of prompts of equal length: `beam_size` continuations per prompt, best first.
+
+        `settings` are options of CTranslate2 by its own names.
+        """
         started = (
             self.model.generate_batch(
                 [self._to_tokens(ids) for ids in prompts],
@@ -190,7 +197,7 @@ class GenerationEngine(_Engine):
                 return_scores=True,
                 return_end_token=True,
                 asynchronous=True,
-                **sampling,
+                **settings,
             )
             for prompts in batches
         )
@@ -200,9 +207,9 @@ class GenerationEngine(_Engine):
                 for result in results
             ]
 
-    def stream(self, prompt: Sequence[int], max_length: int, **sampling: float) -> Iterator[int]:
+    def stream(self, prompt: Sequence[int], max_length: int, **settings: float) -> Iterator[int]:
         """One continuation, token by token, without EOS."""
-        for step in self.model.generate_tokens(self._to_tokens(prompt), max_length=max_length, **sampling):
+        for step in self.model.generate_tokens(self._to_tokens(prompt), max_length=max_length, **settings):
             if step.token_id != self._eos:
                 yield step.token_id
 

@@ -13,11 +13,22 @@ from regard.kernels.cpu.topk import LANES, logsumexp, topk_logsumexp
 
 @jit
 def greedy_step(
-    logits: Any, tokens: Any, logprobs: Any, lengths: Any, max_lengths: Any, done: Any, eos: Any, next_tokens: Any
+    logits: Any,
+    tokens: Any,
+    logprobs: Any,
+    lengths: Any,
+    max_lengths: Any,
+    done: Any,
+    eos: Any,
+    min_length: Any,
+    max_repeats: Any,
+    max_period: Any,
+    next_tokens: Any,
 ) -> None:
     """One step of greedy search: the likeliest token is appended to each row, unless the row is done.
 
     logits: # (rows, vocab_size); tokens, logprobs: # (rows, capacity), int64 and float64; the others # (rows,)
+    min_length, max_repeats, max_period: limits of every output, see `decode.strategy.OutputLimits`
     """
     lane_maxima = np.empty(LANES, np.float32)
     for row in range(logits.shape[0]):
@@ -37,7 +48,14 @@ def greedy_step(
                     token += LANES
                 best = min(best, token)
         position = lengths[row]
-        tokens[row, position], logprobs[row, position] = best, np.float64(maximum - total)
+        early_eos = eos if position < min_length else -1
+        repeated = _repeated_token(tokens, row, position, max_repeats, max_period) if max_repeats > 0 else -1
+        if best in (early_eos, repeated):
+            best = -1
+            for token in range(scores.shape[0]):
+                if token not in (early_eos, repeated) and (best < 0 or scores[token] > scores[best]):
+                    best = token
+        tokens[row, position], logprobs[row, position] = best, np.float64(scores[best] - total)
         lengths[row] = position + 1
         done[row] = best == eos or position + 1 >= max_lengths[row]
         next_tokens[row] = best
@@ -60,6 +78,9 @@ def beam_step(
     finished_lengths: Any,
     ended: Any,
     eos: Any,
+    min_length: Any,
+    max_repeats: Any,
+    max_period: Any,
     beam_indices: Any,
     next_tokens: Any,
     done: Any,
@@ -71,10 +92,13 @@ def beam_step(
     length-normalized finished_lengths, ended: # (slots, beam_size); lengths, max_lengths, max_penalty, done: # (slots,)
     penalties: # (capacity + 2,), the divisor for each length; max_penalty: the largest one a slot can reach
     beam_indices, next_tokens: # (slots · beam_size,), the rows that hypotheses continue, and their tokens
+    min_length, max_repeats, max_period: limits of every output, see `decode.strategy.OutputLimits`
     """
     slots, beam_size = totals.shape
     capacity = tokens.shape[2]
-    k = min(2 * beam_size, logits.shape[1])
+    row_tokens = tokens.reshape(slots * beam_size, capacity)
+    # A limit excludes at most one token that could have ranked among the 2 · beam_size best.
+    k = min(2 * beam_size + (max_repeats > 0), logits.shape[1])
     top_values, top_tokens = np.empty((slots * beam_size, k), np.float32), np.zeros((slots * beam_size, k), np.int64)
     logsumexps = np.empty(slots * beam_size, np.float32)
     topk_logsumexp(logits, top_values, top_tokens, logsumexps)
@@ -94,7 +118,11 @@ def beam_step(
             if totals[slot, beam] == -np.inf:
                 continue
             row = slot * beam_size + beam
+            early_eos = eos if length < min_length else -1
+            repeated = _repeated_token(row_tokens, row, length, max_repeats, max_period) if max_repeats > 0 else -1
             for number in range(k):
+                if top_tokens[row, number] in (early_eos, repeated):
+                    continue
                 logprob = np.float64(top_values[row, number] - logsumexps[row])
                 total = totals[slot, beam] + logprob
                 if not total > best_totals[2 * beam_size - 1]:
@@ -178,6 +206,18 @@ def beam_step(
             best_live = max(best_live, totals[slot, beam])
         bound = best_live / max(max_penalty[slot], penalties[min(length + 1, capacity + 1)])
         done[slot] = best_live == -np.inf or finished_scores[slot, beam_size - 1] >= bound
+
+
+@jit_strict
+def _repeated_token(tokens: Any, row: Any, length: Any, max_repeats: Any, max_period: Any) -> Any:
+    """As `decode.logits_processors.repeated_tokens`, of one row; -1 if no token is excluded."""
+    for period in range(1, min(max_period, length // max_repeats) + 1):
+        position, first = length - 1, length - (max_repeats - 1) * period
+        while position >= first and tokens[row, position] == tokens[row, position - period]:
+            position -= 1
+        if position < first:
+            return tokens[row, length - period]
+    return -1
 
 
 @jit_strict

@@ -31,6 +31,55 @@ def _totals(totals, values, logsumexps, first, candidate, mask, k: tl.constexpr)
 
 
 @triton.jit(do_not_specialize=["eos"])
+def _exclude(
+    values, best_tokens, tokens, lengths, eos, capacity,
+    beam_size: tl.constexpr, k: tl.constexpr, block_k: tl.constexpr, block_back: tl.constexpr,
+    min_length: tl.constexpr, max_repeats: tl.constexpr, max_period: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    length = tl.minimum(tl.load(lengths + row // beam_size).to(tl.int32), capacity)
+    number = tl.arange(0, block_k)
+    token = tl.load(best_tokens + row * k + number, number < k, -1)
+    value = tl.load(values + row * k + number, number < k, float("-inf"))
+    value = tl.where((token == eos) & (length < min_length), float("-inf"), value)
+    if max_repeats > 0:
+        # The shortest n-gram that the row ends with `max_repeats` times: each of its tokens equals the one n earlier.
+        start = tokens + row.to(tl.int64) * capacity + length
+        back = tl.arange(0, block_back) + 1
+        shortest = tl.full([1], max_period + 1, tl.int32)
+        for period in tl.static_range(max_period, 0, -1):
+            compared = back <= tl.where(length >= max_repeats * period, (max_repeats - 1) * period, 0)
+            newer = tl.load(start - back, compared, 0)
+            older = tl.load(start - back - period, compared, 0)
+            equal = tl.sum((compared & (newer == older)).to(tl.int32), 0)
+            shortest = tl.where(equal == (max_repeats - 1) * period, period, shortest)
+        repeated = tl.load(start - shortest, shortest <= max_period, -1)  # (1,)
+        value = tl.where(token == repeated, float("-inf"), value)
+    tl.store(values + row * k + number, value, number < k)
+
+
+def exclude(
+    candidates: tuple[Tensor, Tensor, Tensor], tokens: Tensor, lengths: Tensor, eos: int, limits: tuple[int, int],
+    max_period: int,
+) -> None:  # fmt: skip
+    """Set the logits of candidates to -inf that the limits exclude: `decode.logits_processors.apply_limits`.
+
+    candidates: what `topk_logsumexp` gives; tokens: # (…, capacity), one row for each row of the candidates; lengths:
+    # (slots,), of all rows of a slot; limits: `decode.strategy.OutputLimits`
+    """
+    min_length, max_repeats = limits
+    if not min_length and not max_repeats:
+        return
+    rows, k = candidates[0].shape
+    _exclude[(rows,)](
+        candidates[0], candidates[1], tokens, lengths, eos, tokens.shape[-1],
+        beam_size=rows // lengths.shape[0], k=k, block_k=triton.next_power_of_2(k),
+        block_back=triton.next_power_of_2(max(1, (max_repeats - 1) * max_period)),
+        min_length=min_length, max_repeats=max_repeats, max_period=max_period, num_warps=1,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["eos"])
 def _beam_step(
     values, top_tokens, logsumexps, totals, tokens, logprobs, lengths, max_lengths, max_penalty, penalties,
     finished_scores, finished_totals, finished_tokens, finished_logprobs, finished_lengths, ended,
@@ -180,13 +229,17 @@ def beam_step(
 
 @triton.jit
 def _greedy_step(
-    values, best_tokens, logsumexps, tokens, logprobs, lengths, max_lengths, done, next_tokens, eos, capacity
+    values, best_tokens, logsumexps, tokens, logprobs, lengths, max_lengths, done, next_tokens, eos, capacity,
+    k: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     slot = tl.program_id(0)
     is_live = tl.load(done + slot) == 0
     length = tl.load(lengths + slot)
-    token = tl.load(best_tokens + slot)
-    logprob = (tl.load(values + slot) - tl.load(logsumexps + slot)).to(tl.float64)
+    number = tl.arange(0, block_k)
+    logits = tl.load(values + slot * k + number, number < k, float("-inf"))
+    first = tl.min(tl.where(logits == tl.max(logits, 0), number, k - 1), 0)
+    token = tl.load(best_tokens + slot * k + first)
+    logprob = (tl.load(values + slot * k + first) - tl.load(logsumexps + slot)).to(tl.float64)
     index = slot * capacity + tl.minimum(length, capacity - 1)
     tl.store(tokens + index, token, is_live)
     tl.store(logprobs + index, logprob, is_live)
@@ -202,7 +255,9 @@ def greedy_step(
 ) -> None:
     """One step of greedy search in every slot, as `kernels.cpu.beam_step.greedy_step`; the tensors are updated.
 
-    candidates: what `topk_logsumexp` gives for one token; state: tokens, logprobs, lengths, max_lengths, done
+    candidates: what `topk_logsumexp` gives, of which the first of the best is chosen; state: tokens, logprobs, lengths,
+    max_lengths, done
     """
-    slots, capacity = state[0].shape
-    _greedy_step[(slots,)](*candidates, *state, next_tokens, eos, capacity, num_warps=1)
+    (slots, capacity), k = state[0].shape, candidates[0].shape[1]
+    block_k = triton.next_power_of_2(k)
+    _greedy_step[(slots,)](*candidates, *state, next_tokens, eos, capacity, k=k, block_k=block_k, num_warps=1)

@@ -45,7 +45,7 @@ from regard.task.language_modeling.pipeline import SAMPLING, TextGenerator
 from regard.task.masked_lm.pipeline import MASK, FillMask, MaskedRow
 from regard.task.parsing.pipeline import Parser, source_text, tree_request
 from regard.task.pipeline import Pipeline
-from regard.task.translation.pipeline import LineTranslator, Translator
+from regard.task.translation.pipeline import LineTranslator, Translator, translation_search
 from regard.task.translation.recipe import HELD_OUT, ScoreConfig, TranslationRecipe
 
 EXAMPLES = {
@@ -74,6 +74,9 @@ class TracedTranslator(TracedAutoregressiveModel):
         self.source_tokenizer, self.target_tokenizer = translator.source_tokenizer, translator.target_tokenizer
         self.source_detokenizer = TextDetokenizer(self.source_tokenizer)
         self.target_detokenizer = TextDetokenizer(self.target_tokenizer)
+
+    def default_decode(self) -> DecodeConfig:
+        return translation_search(super().default_decode())
 
     @property
     def example(self) -> str:

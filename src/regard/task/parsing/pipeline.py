@@ -70,7 +70,7 @@ class Parser(Pipeline):
 
     def search(self, beam_size: int | None) -> DecodeConfig:
         """The search settings, with another beam size if one is given."""
-        return self.decode if beam_size is None else DecodeConfig.read(self.decode.plain() | {"beam_size": beam_size})
+        return self.decode if beam_size is None else self.decode.updated({"beam_size": beam_size})
 
     def parse(self, text: str, *, beam_size: int | None = None) -> Tree:
         """The tree of a sentence, which is split into words as in treebanks."""

@@ -107,8 +107,7 @@ class ParsingTask(Seq2SeqTask):
         trees = self.trees.get("valid")
         if not trees:
             return None
-        greedy = DecodeConfig.read(self.recipe.decode.plain() | {"beam_size": 1, "nbest": None})
-        scored = self.score(trees, greedy)
+        scored = self.score(trees, self.recipe.decode.greedy())
         return Evaluation(scored.f1, {"f1": scored.f1, "exact": scored.exact})
 
     def score(self, trees: list[Tree], decode: DecodeConfig) -> BracketScore:

@@ -1,12 +1,15 @@
 """A translator and a text generator that search with CTranslate2; everything around the search is regard's.
 
 Greedy search gives the same outputs. Beam search ranks hypotheses by the model's own length penalty, but CTranslate2
-stops its search by its own, which can only be a power of the length. What it cannot do is an error, never done
-differently. It samples with its own random numbers, so `seed_offsets` have no effect.
+stops its search by its own, which can only be a power of the length. It has no limit on n-grams that repeat in a row:
+the default of `max_repeats` has no effect. What else it cannot do is an error, never done differently. It samples with
+its own random numbers, so `seed_offsets` have no effect.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -18,10 +21,13 @@ from regard.model import EncoderDecoder
 from regard.model.language_model import EMPTY_PROMPT
 from regard.task.backend import BATCH_TOKENS
 from regard.task.language_modeling.pipeline import SAMPLING, GeneratedText, TextGenerator
-from regard.task.translation.pipeline import Translation, Translator
+from regard.task.translation.pipeline import MAX_REPEATS, Translation, Translator
 
 _REFERENCE_LENGTH = 20
 """The length at which CTranslate2's length penalty grows as fast as the paper's."""
+_MAX_SEARCHES = 50
+"""How often a search is repeated because an output contains a forbidden string in yet other tokens."""
+Found = TypeVar("Found", Translation, GeneratedText)
 
 
 class CTranslate2Translator(Translator):
@@ -58,6 +64,17 @@ class CTranslate2Translator(Translator):
     ) -> list[list[Translation]]:
         decode, constraints = decode or self.decode, constraints or Constraints()
         check_possible(decode, constraints, alternatives)
+        return _without_forbidden_text(
+            constraints, lambda constraints: self._translate(sentences, decode, progress, constraints)
+        )
+
+    def _translate(
+        self,
+        sentences: Sequence[str],
+        decode: DecodeConfig,
+        progress: Callable[[int], None] | None,
+        constraints: Constraints,
+    ) -> list[list[Translation]]:
         sources = self.source_tokenizer.encode_batch(sentences)
         results: list[list[Translation]] = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in sentences]
         indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
@@ -71,7 +88,8 @@ class CTranslate2Translator(Translator):
             length_penalty=closest_power(decode),
             prefix=constraints.prefix,
             forbidden=constraints.forbidden,
-            **_sampling(decode, self.config.vocab_size),
+            min_length=decode.min_length,
+            **_settings(decode, self.config.vocab_size),
         )
         done = len(sentences) - len(indices)
         for group, outputs in zip(groups, found, strict=True):
@@ -144,7 +162,8 @@ class CTranslate2Generator(TextGenerator):
         check_possible(decode, Constraints())
         ids = self._checked_prompt(prompt, max_new_tokens)
         stream = TextStreamer(self.tokenizer, stop, ids)
-        tokens = self.engine.stream(ids, max_new_tokens, **_sampling(decode, self.config.vocab_size))
+        settings = _settings(decode, self.config.vocab_size) | {"min_length": decode.min_length}
+        tokens = self.engine.stream(ids, max_new_tokens, **settings)
         for token in tokens:
             if piece := stream.add([token]):
                 yield piece
@@ -169,6 +188,20 @@ class CTranslate2Generator(TextGenerator):
         check_possible(decode, constraints, alternatives)
         if constraints.prefix:
             raise UserError("CTranslate2 takes no prefix of a continuation; put it at the end of the prompt.")
+        return _without_forbidden_text(
+            constraints,
+            lambda constraints: self._generate(prompts, max_new_tokens, decode, stop, constraints, progress),
+        )
+
+    def _generate(
+        self,
+        prompts: Sequence[str],
+        max_new_tokens: int,
+        decode: DecodeConfig,
+        stop: Sequence[str],
+        constraints: Constraints,
+        progress: Callable[[int], None] | None,
+    ) -> list[list[GeneratedText]]:
         ids = [self._checked_prompt(prompt, max_new_tokens) for prompt in prompts]
         groups = list(self._groups(ids))
         found = self.engine.search(
@@ -177,7 +210,8 @@ class CTranslate2Generator(TextGenerator):
             beam_size=decode.beam_size,
             length_penalty=closest_power(decode),
             forbidden=constraints.forbidden,
-            **_sampling(decode, self.config.vocab_size),
+            min_length=decode.min_length,
+            **_settings(decode, self.config.vocab_size),
         )
         results: list[list[GeneratedText]] = [[] for _ in prompts]
         done = 0
@@ -221,12 +255,36 @@ def check_possible(decode: DecodeConfig, constraints: Constraints, alternatives:
         (decode.sample and decode.min_p > 0, "sample with --min-p"),
         (decode.sample and decode.repetition_penalty != 1.0, "apply regard's repetition penalty"),
         (decode.sample and decode.seed != 0, "sample with a seed"),
+        ((decode.max_repeats or 0) not in (0, MAX_REPEATS), "limit how often an n-gram repeats in a row"),
     ):
         if requested:
             raise UserError(f"CTranslate2 cannot {what}; leave that out, or use --engine regard.")
     for sequence in constraints.forbidden:
         if any(constraints.prefix[at : at + len(sequence)] == sequence for at in range(len(constraints.prefix))):
             raise UserError("A forbidden sequence is part of the prefix; leave out one of the two.")
+
+
+def _without_forbidden_text(
+    constraints: Constraints, search: Callable[[Constraints], list[list[Found]]]
+) -> list[list[Found]]:
+    """The results of a search without the forbidden strings. CTranslate2 excludes token sequences only.
+
+    So every sequence that an output contains a string with is excluded from the next search, until there is none.
+    """
+    text = constraints.forbidden_text
+    if text is None:
+        return search(constraints)
+    excluded = dict.fromkeys(constraints.forbidden)
+    for _ in range(_MAX_SEARCHES):
+        results = search(replace(constraints, forbidden=tuple(excluded), forbidden_text=None))
+        found = {text.first_in(one.tokens) for each in results for one in each} - {None}
+        if not found:
+            return results
+        excluded |= dict.fromkeys(sequence for sequence in found if sequence is not None)
+    raise UserError(
+        f"After {_MAX_SEARCHES} searches, CTranslate2 still writes a forbidden word in a new way; forbid less, or use "
+        "--engine regard."
+    )
 
 
 def closest_power(decode: DecodeConfig) -> float:
@@ -262,10 +320,12 @@ def _ranked(
     return sorted(found, key=lambda one: -one.score)
 
 
-def _sampling(decode: DecodeConfig, vocab_size: int) -> dict[str, float]:
+def _settings(decode: DecodeConfig, vocab_size: int) -> dict[str, float]:
+    """Repetition and sampling, by the names of CTranslate2's options."""
+    repetition: dict[str, float] = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
     if not decode.sample or decode.temperature == 0:
-        return {}
-    return {
+        return repetition
+    return repetition | {
         "sampling_topk": min(decode.top_k, vocab_size),
         "sampling_topp": decode.top_p,
         "sampling_temperature": decode.temperature,

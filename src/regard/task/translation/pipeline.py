@@ -4,21 +4,23 @@ A `Translator` splits texts into sentences; a `LineTranslator` turns each senten
 search finds into text again.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
 import torch
 
 from regard.data.text.pairs import Pair
-from regard.data.text.sentence_splitting import SplitText, split_sentences
+from regard.data.text.sentence_splitting import Segment, SplitText, split_sentences
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import (
     BatchDecoderModel,
     Constraints,
     DecodeConfig,
     Ensemble,
+    Hypothesis,
     Request,
     score_forced,
     search_all,
@@ -33,10 +35,14 @@ from regard.task.backend import Backend, batch_tokens_for, recorded_search, thre
 from regard.task.constraints import make_constraints
 from regard.task.pipeline import Pipeline
 from regard.task.seq2seq import Seq2SeqModel
+from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import ScoreConfig
 
 MAX_CHARACTERS = 500
 """A longer sentence is cut, where it does least harm."""
+MAX_REPEATS = 6
+"""How often an n-gram may occur in a row unless `decode.max_repeats` says otherwise: text that people wrote hardly ever
+repeats itself more than five times, but a model may do so without end outside its domain."""
 _SCORING_ROWS = 64
 """Reference translations scored at once."""
 
@@ -110,10 +116,10 @@ class LineTranslator:
         end = self.target_tokenizer.eos
         if end is None:
             raise UserError("This model has no end token, so it cannot be decoded.")
-        constraints = constraints or Constraints()
+        decode, constraints = translation_search(decode), constraints or Constraints()
         sources = self.source_tokenizer.encode_batch(lines)
         results: list[list[Translation]] = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in lines]
-        indices = [index for index, line in enumerate(lines) if line.strip()]
+        indices = [index for index, line in enumerate(lines) if line.strip() and sources[index]]
         blank = len(lines) - len(indices)
         requests = [
             Request(
@@ -125,24 +131,60 @@ class LineTranslator:
             )
             for index in indices
         ]
-        found = search_all(
+        found = self._search(requests, end, None if progress is None else lambda done: progress(blank + done))
+        for index, hypotheses in zip(indices, found, strict=True):
+            results[index] = self._translations(hypotheses)
+        if decode.min_length:
+            self._replace_blank(results, dict(zip(indices, requests, strict=True)), end)
+        return results
+
+    def _search(
+        self, requests: Sequence[Request], end: int, progress: Callable[[int], None] | None
+    ) -> list[list[Hypothesis]]:
+        return search_all(
             self.model,
             requests,
             end,
             batch_tokens=self.batch_tokens or batch_tokens_for(self.model),
             threads=threads_for(self.model, len(requests)),
-            progress=None if progress is None else lambda done: progress(blank + done),
+            progress=progress,
             search=search_batch
             if self.shortlist is None
             else partial(search_batch_shortlisted, shortlist=self.shortlist),
         )
-        for index, hypotheses in zip(indices, found, strict=True):
-            texts = self.target_tokenizer.decode_batch([one.tokens for one in hypotheses])
-            results[index] = [
-                Translation(text, one.score, one.logprob, one.tokens, one.ended, one.token_logprobs, one.alternatives)
-                for text, one in zip(texts, hypotheses, strict=True)
-            ]
-        return results
+
+    def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
+        if not hypotheses:
+            raise UserError("No output satisfies all constraints and limits; require, forbid or limit less.")
+        texts = self.target_tokenizer.decode_batch([one.tokens for one in hypotheses])
+        return [
+            Translation(text, one.score, one.logprob, one.tokens, one.ended, one.token_logprobs, one.alternatives)
+            for text, one in zip(texts, hypotheses, strict=True)
+        ]
+
+    def _replace_blank(self, results: list[list[Translation]], requests: dict[int, Request], end: int) -> None:
+        """Drop translations without any text, whose tokens are spaces or special; if none is left, search again.
+
+        The second search excludes such tokens. It is hardly ever needed.
+        """
+        blank = {}
+        for index, request in requests.items():
+            visible = [one for one in results[index] if one.text.strip()]
+            results[index] = visible or results[index]
+            if not visible:
+                blank[index] = request
+        if not blank:
+            return
+        tokenizer = self.target_tokenizer
+        shown = tokenizer.decode_batch([[token] for token in tokenizer.ids])
+        pairs = zip(tokenizer.ids, shown, strict=True)
+        without = [(token,) for token, text in pairs if not text.strip() and token != end]
+        again = [
+            replace(each, constraints=replace(each.constraints, forbidden=(*each.constraints.forbidden, *without)))
+            for each in blank.values()
+        ]
+        for index, hypotheses in zip(blank, self._search(again, end, None), strict=True):
+            results[index] = self._translations(hypotheses)
 
     def logprobs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, ...]]:
         """The log-probability of each token of given translations, and of the end token behind them."""
@@ -206,7 +248,7 @@ class Translator(Pipeline):
 
     def search(self, beam_size: int | None) -> DecodeConfig:
         """The search settings, with another beam size if one is given."""
-        return self.decode if beam_size is None else DecodeConfig.read(self.decode.plain() | {"beam_size": beam_size})
+        return self.decode if beam_size is None else self.decode.updated({"beam_size": beam_size})
 
     def ensemble_with(self, others: "Sequence[Translator]") -> "Translator":
         """An ensemble of this translator and others that were trained with the same tokenizers."""
@@ -249,12 +291,14 @@ class Translator(Pipeline):
         constraints: Constraints | None = None,
         alternatives: int = 0,
         seed_offsets: Sequence[int] | None = None,
+        split: bool = True,
     ) -> list[TranslatedText]:
         """Translate texts sentence by sentence. `progress` is called with the number of finished sentences.
 
-        `seed_offsets` are those of each text's first sentence, for sampling (see `LineTranslator.translate`).
+        `seed_offsets` are those of each text's first sentence, for sampling (see `LineTranslator.translate`). Without
+        `split`, every line is translated as it is, as one sentence.
         """
-        splits = [split_sentences(text, max_characters=MAX_CHARACTERS) for text in texts]
+        splits = [split_text(text, split) for text in texts]
         if constraints is not None and (constraints.prefix or constraints.required):
             _check_single_sentences(splits)
         sentences = [sentence for split in splits for sentence in split.sentences]
@@ -311,25 +355,21 @@ class Translator(Pipeline):
         return LineTranslator(model, self.source_tokenizer, self.target_tokenizer, self.shortlist)
 
 
-class PromptTokenizer(TextTokenizer):
-    """Turns a source sentence into the prompt of a language model: its ids, the end and the start of the target."""
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        assert self.eos is not None
-        assert self.bos is not None
-        return [[*ids, self.eos, self.bos] for ids in super().encode_batch(texts)]
+def translation_search(decode: DecodeConfig) -> DecodeConfig:
+    """The settings with the defaults of a translation."""
+    return decode if decode.max_repeats is not None else decode.model_copy(update={"max_repeats": MAX_REPEATS})
 
 
-def source_tokenizer_for(model: object, tokenizer: TextTokenizer) -> TextTokenizer:
-    """The tokenizer of source sentences: for a language model, one that makes prompts."""
-    if not isinstance(model, LanguageModel):
-        return tokenizer
-    return PromptTokenizer(tokenizer.tokenizer, pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos)
-
-
-def count_sentences(text: str) -> int:
-    """How many sentences a text is translated as."""
-    return len(split_sentences(text, max_characters=MAX_CHARACTERS).sentences)
+def split_text(text: str, split: bool = True) -> SplitText:
+    """The sentences that a text is translated as; without `split`, its lines, except blank ones."""
+    if split:
+        return split_sentences(text, max_characters=MAX_CHARACTERS)
+    segments, done = [], 0
+    for line in re.finditer(r"[^\r\n]+", text):
+        if line[0].strip():
+            segments.append(Segment(text[done : line.start()], line[0]))
+            done = line.end()
+    return SplitText(tuple(segments), text[done:])
 
 
 def _check_single_sentences(splits: Sequence[SplitText]) -> None:

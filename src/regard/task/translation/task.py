@@ -12,8 +12,9 @@ from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
 from regard.task.init_from import start_from
 from regard.task.seq2seq import Seq2SeqModel, Seq2SeqTask
-from regard.task.translation.pipeline import LineTranslator, Translator, source_tokenizer_for
+from regard.task.translation.pipeline import LineTranslator, Translator
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
+from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import TranslationRecipe
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.task import Evaluation, LogFn, Score
@@ -44,8 +45,7 @@ class TranslationTask(Seq2SeqTask):
         """BLEU and chrF of greedy translations: faster than beam search, and close to it."""
         if not self.prepared.valid_pairs:
             return None
-        greedy = DecodeConfig(beam_size=1, max_length_ratio=self.recipe.decode.max_length_ratio)
-        scored = self.score(self.prepared.valid_pairs, greedy)
+        scored = self.score(self.prepared.valid_pairs, self.recipe.decode.greedy())
         return Evaluation(scored.bleu, {"bleu": scored.bleu, "chrf": scored.chrf})
 
     def score(self, pairs: list[Pair], decode: DecodeConfig) -> TranslationScore:
