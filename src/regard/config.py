@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from regard.errors import UserError
 
+_QUOTED_CHARACTERS = 200
+"""The longest value that an error shows in full."""
+
 
 class ConfigError(UserError):
     """A setting is invalid. `key` is its dotted name, `problem` the rest of the sentence."""
@@ -70,15 +73,26 @@ def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
         case "missing":
             return ConfigError(key, "this key is required.")
         case "union_tag_invalid":
-            return ConfigError(f"{key}.kind", f"found {context['tag']!r}; expected one of {context['expected_tags']}.")
+            return ConfigError(
+                f"{key}.kind", f"found {_quote(context['tag'])}; expected one of {context['expected_tags']}."
+            )
         case "union_tag_not_found":
             return ConfigError(f"{key}.kind", "this key is required; it selects one of several kinds.")
         case "value_error":
             return ConfigError(key, str(inner))
         case _:
-            found = f"found {detail['input']!r}; " if not isinstance(detail["input"], Mapping) else ""
+            found = f"found {_quote(detail['input'])}; " if not isinstance(detail["input"], Mapping) else ""
             message = detail["msg"].removeprefix("Input should be ").rstrip(".")
             return ConfigError(key, f"{found}expected {message[0].lower()}{message[1:]}.")
+
+
+def _quote(value: object) -> str:
+    """A value as it was given, or its beginning if it is long."""
+    try:
+        quoted = repr(value)
+    except ValueError:  # Python does not write out integers of thousands of digits
+        return "a number of thousands of digits"
+    return quoted if len(quoted) <= _QUOTED_CHARACTERS else f"{quoted[:_QUOTED_CHARACTERS]}…"
 
 
 def _describe(value: object) -> str:

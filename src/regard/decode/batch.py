@@ -71,6 +71,8 @@ class BatchDecoderModel(DecoderModel[State], Protocol[State]):
 
 
 _UNCONSTRAINED = Constraints()
+MAX_ALTERNATIVES = 1000
+"""The most alternatives that can be reported for a token."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_length < 1:
             raise UserError(f"The maximum length is {self.max_length}; it must be at least 1, for EOS.")
+        if not 0 <= self.alternatives <= MAX_ALTERNATIVES:
+            raise UserError(f"alternatives: found {self.alternatives}; expected 0 to {MAX_ALTERNATIVES} per token.")
 
     @property
     def batch_key(self) -> tuple[Any, ...]:

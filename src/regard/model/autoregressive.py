@@ -23,8 +23,8 @@ from regard.model.stack import Stack, StackConfig, check_stack
 class AutoregressiveConfig(Config):
     """The config of an autoregressive model. The defaults are those of the paper's base model."""
 
-    vocab_size: int = Field(ge=1)
-    width: int = Field(default=512, ge=1)
+    vocab_size: int = Field(ge=1, le=10_000_000)
+    width: int = Field(default=512, ge=1, le=1_000_000)
     decoder: StackConfig = StackConfig()
     position: AnyPosition = SinusoidalConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()

@@ -25,9 +25,9 @@ class EmbeddingConfig(Config):
 class SpecialTokensConfig(Config):
     """The ids of special tokens; None for one that the model does not have."""
 
-    pad: int | None = Field(default=None, ge=0)
-    bos: int | None = Field(default=None, ge=0)
-    eos: int | None = Field(default=None, ge=0)
+    pad: int | None = Field(default=None, ge=0, lt=10_000_000)
+    bos: int | None = Field(default=None, ge=0, lt=10_000_000)
+    eos: int | None = Field(default=None, ge=0, lt=10_000_000)
 
 
 class TokenEmbedding(nn.Module):

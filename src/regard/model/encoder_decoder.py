@@ -20,7 +20,7 @@ class EncoderDecoderConfig(AutoregressiveConfig):
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     encoder: StackConfig = StackConfig()
-    source_vocab_size: int | None = Field(default=None, ge=1)
+    source_vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
     """The size of the source's vocabulary, where it is another than the target's."""
     cross_kv: Literal["per_layer", "shared"] = "per_layer"
     """Whether each decoder layer projects the encoder's output to its own keys and values, or all layers share them."""

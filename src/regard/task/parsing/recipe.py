@@ -27,7 +27,7 @@ class TreesConfig(DataSource):
     """A treebank file in Penn bracket format."""
 
     path: NonEmpty
-    weight: int = Field(default=1, ge=1)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
     """How often each tree occurs in one epoch."""
 
     @property
@@ -51,7 +51,7 @@ class ParsingDataConfig(Config):
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
     tags: bool = True
     """Whether the linearized tree has a part-of-speech tag for each word, or one symbol for all words."""
-    max_length: int = Field(default=256, ge=1)
+    max_length: int = Field(default=256, ge=1, le=100_000_000)
     """Sentences with more tokens, or whose tree has more symbols, are not trained on."""
 
 
