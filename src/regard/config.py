@@ -6,7 +6,10 @@ key, and every error is one sentence (`UserError`), however deep the key is nest
 """
 
 import difflib
-from collections.abc import Mapping
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +18,10 @@ from regard.errors import UserError
 
 _QUOTED_CHARACTERS = 200
 """The longest value that an error shows in full."""
+_MAX_DEPTH = 100
+"""How deep tables and lists of a file may be nested; no config comes near it."""
+_DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+){{{_MAX_DEPTH}}}""")
+"""A dotted key of TOML with more parts than that."""
 
 
 class ConfigError(UserError):
@@ -51,6 +58,41 @@ class Config(BaseModel):
     def plain(self) -> dict[str, Any]:
         """The settings as plain data for JSON or TOML; the inverse of `read`."""
         return self.model_dump(mode="json")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The plain data in a JSON text. All that can be wrong with it is a `ValueError` that says what."""
+    return _parse(json.loads, text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The plain data in a TOML text. All that can be wrong with it is a `ValueError` that says what."""
+    if _DEEP_KEY.search(text):  # tomllib takes quadratic time for it
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+    values: dict[str, Any] = _parse(tomllib.loads, text)
+    return values
+
+
+def _parse(loads: Callable[[Any], Any], text: str | bytes) -> Any:
+    try:
+        values = loads(text)
+    except RecursionError:
+        values = None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # Python's limit for integers, whose message is for programmers
+        raise ValueError("it has a number of thousands of digits") from None
+    else:
+        level = [values]
+        for _ in range(_MAX_DEPTH):
+            if not (level := [item for each in level for item in _items(each)]):
+                return values
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+
+
+def _items(value: object) -> list[Any]:
+    """What is directly inside a table or list."""
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 def _explain(error: ValidationError, config: type[Config]) -> ConfigError:

@@ -10,11 +10,11 @@ import json
 import math
 import os
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from regard.config import parse_toml
 from regard.errors import UserError
 from regard.look.schema import RunMetrics, RunSummary
 
@@ -93,7 +93,7 @@ def _last_logged(path: Path) -> float:
 def _read_recipe(path: Path) -> dict[str, Any]:
     """The recipe of a run; empty if it cannot be read."""
     try:
-        return tomllib.loads((path / RECIPE).read_text(encoding="utf-8"))
+        return parse_toml((path / RECIPE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 

@@ -5,7 +5,6 @@ header has a format and a version; files of another version, damaged files and f
 refused with an error message.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save as save_to_bytes
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
 from regard.files import new_file
 from regard.look import schema
@@ -205,10 +205,10 @@ def _parse(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]
 
     try:
         length = int.from_bytes(content[:8], "little")
-        file_header: Any = json.loads(content[8 : 8 + length])
-        values: Any = json.loads(file_header["__metadata__"][_METADATA_KEY])
+        file_header: Any = parse_json(content[8 : 8 + length])
+        values: Any = parse_json(file_header["__metadata__"][_METADATA_KEY])
         arrays = load(content)
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, UnicodeDecodeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, KeyError):
             raise UserError(f"{name} is not a trace: its metadata have no entry {_METADATA_KEY!r}.") from None
         raise UserError(f"{name} is damaged or truncated, or not a trace.") from None

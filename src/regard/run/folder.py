@@ -20,6 +20,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
 from regard.files import new_file, new_folder, write_text
 from regard.model import AnyModel, Encoder, LanguageModel, VisionTransformer, build_empty, read_any_config
@@ -176,7 +177,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} is not a run folder: it has no run.json. Import Hugging Face models first.")
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); restore it from a copy.") from None
     version = metadata.get("format") if isinstance(metadata, dict) else None

@@ -219,7 +219,11 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        messages = {404: "There is nothing at this address.", 405: "This address does not take that kind of request."}
+        messages = {
+            400: "The request cannot be read: it is nested too deeply, or has a number of thousands of digits.",
+            404: "There is nothing at this address.",
+            405: "This address does not take that kind of request.",
+        }
         return JSONResponse({"detail": messages.get(error.status_code, str(error.detail))}, error.status_code)
 
     @app.exception_handler(Exception)
@@ -263,8 +267,8 @@ def _select(weights: torch.Tensor, index: str, name: str, dimension: int) -> tor
     if index == "all":
         return weights
     size = weights.shape[dimension]
-    if not index.isdecimal() or int(index) >= size:
-        raise UserError(f"There is no {name} {index!r}; expected 0 to {size - 1}, or 'all'.")
+    if not index.isdecimal() or len(index) > 9 or int(index) >= size:
+        raise UserError(f"There is no {name} {index[:20]!r}; expected 0 to {size - 1}, or 'all'.")
     return weights.select(dimension, int(index))
 
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
 
 _SINGLE = "model.safetensors"
@@ -116,7 +117,7 @@ def find_files(directory: Path, class_name: str) -> list[Path]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
-    values = parse_json(path)
+    values = read_any_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} should hold an object, but holds a {type(values).__name__}.")
     return values
@@ -127,13 +128,13 @@ def read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def parse_json(path: Path) -> Any:
+def read_any_json(path: Path) -> Any:
     """The content of a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); download it again.") from None
 
 
