@@ -20,7 +20,6 @@ with deferred logits. It consists of:
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 
 from regard.cost.encoder_models import predictions
@@ -45,6 +44,7 @@ from regard.model import (
     EncoderDecoderConfig,
     ModelConfig,
     VisionTransformerConfig,
+    build_meta,
     count_embedding_parameters,
     count_parameters,
 )
@@ -62,8 +62,7 @@ def estimate(config: AnyModelConfig, workload: Workload, setup: TrainingSetup) -
     """
     _check_workload(config, workload)
     setup = setup.resolved(config, workload)
-    with torch.device("meta"):
-        model = config.build()
+    model = build_meta(config)
     parameters = count_parameters(model)
     batch = workload.shape
     recomputed = [

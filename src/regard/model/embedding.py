@@ -97,6 +97,13 @@ class EmbeddingLayer(nn.Module):
         return output
 
 
+def check_ids(ids: Tensor, size: int) -> Tensor:
+    """The same ids, checked while they are on the CPU: a GPU would end the process instead of raising an error."""
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise UserError(out_of_vocabulary(ids, size))
+    return ids
+
+
 def out_of_vocabulary(ids: Tensor, size: int) -> str:
     """The error message for ids outside the vocabulary."""
     wrong = ids[(ids < 0) | (ids >= size)]

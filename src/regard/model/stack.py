@@ -140,7 +140,7 @@ AnyFeedForward = Annotated[
 class DensePrefixConfig(Config):
     """The first layers of a stack, where their feed-forward differs from that of the layers after them."""
 
-    layers: int = Field(default=1, ge=1, le=5_000)
+    layers: int = Field(default=1, ge=1, le=1_000)
     """How many first layers."""
     feed_forward: AnyFeedForward
 
@@ -148,7 +148,7 @@ class DensePrefixConfig(Config):
 class StackConfig(Config):
     """The config of a stack. The defaults are those of the paper's base model."""
 
-    layers: int = Field(default=6, ge=1, le=5_000)
+    layers: int = Field(default=6, ge=1, le=1_000)
     """The number of layers, including those of `dense_prefix`."""
     attention: AnyAttention = MultiHeadConfig()
     feed_forward: AnyFeedForward = FeedForwardConfig()

@@ -21,11 +21,21 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from regard.config import parse_json
+from regard.data.tokenizers.tokenizer import read_tokenizer
 from regard.errors import UserError
 from regard.files import new_file, new_folder, write_text
-from regard.model import AnyModel, Encoder, LanguageModel, VisionTransformer, build_empty, read_any_config
+from regard.model import (
+    AnyModel,
+    AnyModelConfig,
+    Encoder,
+    LanguageModel,
+    VisionTransformer,
+    build_empty,
+    build_meta,
+    read_any_config,
+)
 from regard.model.embedding import out_of_vocabulary
-from regard.run.tensors import read_tensors, write_tensors
+from regard.run.tensors import read_shapes, read_tensors, unusable_reason, write_tensors
 
 FORMAT_VERSION = 1
 
@@ -143,6 +153,7 @@ def load_model(folder: str | Path) -> LoadedModel:
     """Load a run folder written by this version of regard or an earlier one, or a pretrained model by its name."""
     path = find_model(folder)
     config = read_any_config(read_metadata(path).get("model"), f"{path / 'run.json'}: model")
+    _check_shapes(config, path / "model.safetensors")  # before memory is allocated for what run.json claims
     model = build_empty(config)
     _load_weights(model, path / "model.safetensors")
     tokenizers = [_read_tokenizer(path / name) for name in ("tokenizer.json", "target_tokenizer.json")]
@@ -214,28 +225,30 @@ def _metadata_json(model: AnyModel, origin: Mapping[str, Any] | None) -> str:
     return json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
 
 
-def _load_weights(model: AnyModel, path: Path) -> None:
-    """Load the weights in a file into a model, whose tensors must match exactly."""
-    weights = read_tensors(path)
-    expected = model.state_dict()
+def _check_shapes(config: AnyModelConfig, path: Path) -> None:
+    """Refuse a file whose tensors do not match the config exactly. Only its header is read."""
+    found, expected = read_shapes(path), build_meta(config).state_dict()
     for name, tensor in expected.items():
-        if name not in weights:
+        if name not in found:
             raise UserError(f"{path} lacks the tensor {name}, which the config in run.json requires.")
-        if weights[name].shape != tensor.shape:
+        if found[name] != tuple(tensor.shape):
             raise UserError(
-                f"{path}: {name} has the shape {tuple(weights[name].shape)}, but the config in run.json requires "
+                f"{path}: {name} has the shape {found[name]}, but the config in run.json requires "
                 f"{tuple(tensor.shape)}."
             )
-    unknown = sorted(set(weights) - set(expected))
+    unknown = sorted(set(found) - set(expected))
     if unknown:
         raise UserError(f"{path} holds the tensor {unknown[0]}, which the config in run.json does not have.")
+
+
+def _load_weights(model: AnyModel, path: Path) -> None:
+    """Load the weights in a file into a model, whose tensors match."""
+    weights = read_tensors(path)
+    for name, tensor in weights.items():
+        if (reason := unusable_reason(tensor)) is not None:
+            raise UserError(f"{path}: {name} {reason}; restore it from a copy, or train the model again.")
     model.load_state_dict(weights, assign=True)
 
 
 def _read_tokenizer(path: Path) -> Tokenizer | None:
-    if not path.is_file():
-        return None
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library raises plain Exception
-        raise UserError(f"{path} is not a readable tokenizer ({error}); restore it from a copy.") from None
+    return read_tokenizer(path) if path.is_file() else None
