@@ -1,11 +1,22 @@
 """Advice if training does not fit into memory, and detection of the hardware."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 
-from regard.cost import HARDWARE, USABLE_MEMORY, Hardware, TrainingSetup, Workload, detect_hardware, memory_advice
+from regard import UserError
+from regard.cost import (
+    HARDWARE,
+    USABLE_MEMORY,
+    Hardware,
+    TrainingSetup,
+    Workload,
+    check_model_fits,
+    detect_hardware,
+    memory_advice,
+)
 from regard.cost.estimate import estimate
 from regard.model import transformer_base
 from tests.cost.support import advised_batch_tokens, base_cost, gpt2, small_language_model, stack
@@ -92,6 +103,17 @@ def test_advice_when_only_activation_checkpointing_fits_one_row() -> None:
 def test_advice_when_no_batch_is_small_enough() -> None:
     cost = estimate(gpt2(layers=64, width=32768), Workload(1, 8), TrainingSetup("bfloat16"))
     assert "not even one row of 8 tokens" in (memory_advice(cost, HARDWARE["h200"]) or "")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_model_is_refused_exactly_where_one_row_does_not_fit(device: Literal["cpu", "cuda"]) -> None:
+    workload, setup = Workload(100, 25, 25, batch_tokens=4096), TrainingSetup("float32", device=device)
+    config = transformer_base(37_000)
+    needed = estimate(config, Workload(1, 25, 25), setup).tensor_bytes
+    for enough in (needed, 0):  # 0 is unknown
+        check_model_fits(config, workload, setup, enough)
+    with pytest.raises(UserError, match=rf"{estimate(config, workload, setup).parameters:,} parameters.*model\.width"):
+        check_model_fits(config, workload, setup, needed - 1)
 
 
 # Hardware

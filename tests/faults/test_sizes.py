@@ -3,8 +3,10 @@
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from unittest import mock
 
 import annotated_types
 import pytest
@@ -16,7 +18,8 @@ from regard.config import Config, ConfigError
 from regard.decode import DecodeConfig
 from regard.decode.batch import Request
 from regard.model import LanguageModelConfig
-from tests.task.small import command
+from tests.cli.refusal import assert_refused
+from tests.task.small import command, write_recipe_file
 
 
 def config_classes() -> list[type[Config]]:
@@ -111,3 +114,20 @@ def test_absurd_options_are_refused_before_a_model_is_loaded(name: str, option: 
     assert done.code == 2
     assert option in done.err
     assert "nowhere" not in done.err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["model.width=1000000"],
+        ["model.encoder.layers=100", "model.width=16384"],
+        ["tokenizer.vocab_size=10000000", "model.width=4096"],
+    ],
+)
+def test_model_that_cannot_fit_is_refused_before_anything_is_written(tmp_path: Path, changes: list[str]) -> None:
+    recipe = write_recipe_file(tmp_path / "r.toml", {"train": [{"path": "pairs.tsv"}]}, "tokenizer.kind=bpe", *changes)
+    before = list(tmp_path.iterdir())
+    with mock.patch("torch.nn.Module.to_empty", side_effect=AssertionError("allocated")):
+        done = command("train", recipe, "--out", tmp_path / "run", "--device", "cpu")
+    assert_refused(done, "parameters", "model.width")
+    assert list(tmp_path.iterdir()) == before

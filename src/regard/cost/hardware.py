@@ -70,16 +70,14 @@ HARDWARE: dict[str, Hardware] = {
 
 def detect_hardware(device: torch.device) -> Hardware:
     """The best guess for a device of this machine: known by its name, or else timed for some tenths of a second."""
-    name, memory = f"this {device.type}", 0
+    name, memory = f"this {device.type}", device_memory(device)
     more = _CPU if device.type == "cpu" else {"supports_cuda_graphs": device.type == "cuda"}
     if device.type == "cuda":
-        name, memory = torch.cuda.get_device_name(device), int(torch.cuda.get_device_properties(device).total_memory)
+        name = torch.cuda.get_device_name(device)
         name_parts = set(name.lower().replace("-", " ").split())
         for known in HARDWARE.values():
             if set(known.name.split("-")) <= name_parts and "laptop" not in name_parts:
                 return replace(known, memory=memory)
-    elif device.type == "cpu" and hasattr(os, "sysconf"):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     side = 1024 if device.type == "cpu" else 4096
     generator = torch.Generator(device).manual_seed(0)  # its own: a run's random numbers must not depend on this
     float32 = torch.randn(side, side, device=device, generator=generator)
@@ -93,6 +91,15 @@ def detect_hardware(device: torch.device) -> Hardware:
         memory=memory,
         **more,
     )
+
+
+def device_memory(device: torch.device) -> int:
+    """The memory of a device of this machine in bytes; 0 if it is unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 0
 
 
 def _seconds(function: Callable[[], Tensor], budget: float = 0.08) -> float:
