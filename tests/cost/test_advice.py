@@ -145,3 +145,21 @@ def test_gpu_is_known_by_name_with_the_memory_of_the_device(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     assert detect_hardware(torch.device("cuda")) == replace(HARDWARE[known], memory=12345)
+
+
+def test_timing_a_full_device_takes_smaller_matrices_and_ends_in_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides: list[int] = []
+    room = 256
+
+    def measure(device: torch.device, side: int) -> tuple[float, float, float]:
+        sides.append(side)
+        if side > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 1.0, 2.0, 3.0
+
+    monkeypatch.setattr("regard.cost.hardware._measure", measure)
+    assert detect_hardware(torch.device("cpu")).bandwidth == 3.0
+    assert sides == [1024, 256]
+    room = 0
+    with pytest.raises(UserError, match="no memory left"):
+        detect_hardware(torch.device("cpu"))

@@ -2,7 +2,7 @@
 
 from regard.cost.advice import USABLE_MEMORY, check_model_fits, memory_advice
 from regard.cost.estimate import Cost, estimate
-from regard.cost.hardware import HARDWARE, Hardware, detect_hardware, device_memory
+from regard.cost.hardware import HARDWARE, Hardware, detect_hardware, device_memory, is_out_of_memory
 from regard.cost.memory import workspace_bytes
 from regard.cost.op_cost import OpCost, Precision
 from regard.cost.report import Report
@@ -25,6 +25,7 @@ __all__ = [
     "detect_hardware",
     "device_memory",
     "estimate",
+    "is_out_of_memory",
     "memory_advice",
     "workspace_bytes",
 ]

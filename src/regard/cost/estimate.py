@@ -32,7 +32,7 @@ from regard.cost.forward import (
     stack_costs,
     sublayer_count,
 )
-from regard.cost.fused_forward import is_capturable
+from regard.cost.fused_forward import has_static_rotations, is_capturable
 from regard.cost.hardware import Hardware
 from regard.cost.memory import batch_bytes, weight_bytes, workspace_bytes
 from regard.cost.op_cost import OpCost, Precision, bytes_per_value
@@ -249,6 +249,8 @@ class Cost:
     @property
     def supports_cuda_graphs(self) -> bool:
         """Whether passes can be captured: those of one process, unless they must recompute PyTorch's own dropout."""
+        if not has_static_rotations(self.config):
+            return False
         return self.setup.processes == 1 and (not self.setup.activation_checkpointing or is_capturable(self.config))
 
     # Variants

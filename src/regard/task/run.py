@@ -29,6 +29,7 @@ from regard.cost import (
     detect_hardware,
     device_memory,
     estimate,
+    is_out_of_memory,
     memory_advice,
 )
 from regard.errors import UserError
@@ -82,10 +83,15 @@ def train(
     try:
         task = recipe.build_task(folder, callback.log, process_group)
         trainer = Trainer(task, recipe.train, folder, device=device, callback=callback, process_group=process_group)
-    except UserError:
+    except (UserError, RuntimeError) as error:
         if fresh:
             _remove_prepared_files(recipe, folder)
-        raise
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"Out of memory while the model was built on {device}; lower model.width or its layers, or end other "
+            "programs that use the device."
+        ) from None
     callback.log(f"Training on {task.describe_data()}")
     ignored = [] if recipe.has_validation else _ignored_without_validation(recipe.train)
     if ignored:

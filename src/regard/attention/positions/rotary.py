@@ -227,6 +227,11 @@ class Rotary(nn.Module):
         return torch.tensor(exact, dtype=torch.float32, device=self.frequencies.values.device)
 
 
+def has_dynamic_rotary(model: nn.Module) -> bool:
+    """Whether some rotation of a model depends on the sequence length, which it then reads from the device."""
+    return any(isinstance(module, Rotary) and not module.is_static for module in model.modules())
+
+
 def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
     """Rotate each pair of features.  x: # (batch, heads, positions, width)"""
     cosine, sine = (part.to(x.dtype) for part in rotation)
