@@ -21,7 +21,7 @@ from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
 from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import score_test_sets
+from regard.task.base import check_ranges, score_test_sets
 from regard.task.classification.pipeline import text_logprobs, word_logprobs
 from regard.task.classification.recipe import ClassificationRecipe
 from regard.task.text_encoder import (
@@ -71,6 +71,11 @@ class ClassificationTask:
             raise UserError(
                 f"{error} Raise data.max_length ({max_length}) or train.batch_tokens ({config.batch_tokens})."
             ) from None
+        lengths = train.lengths(train.sides[0])
+        longest = int(lengths[lengths <= max_length].max(initial=0))
+        if valid is not None:  # all of it is read, however long it is
+            longest = max(longest, int(valid.lengths(valid.sides[0]).max(initial=0)))
+        check_ranges(model, {}, longest, "data.max_length")  # the store has checked ids and labels
 
     @classmethod
     def prepare(cls, recipe: ClassificationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:

@@ -17,7 +17,7 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
 from regard.score import PerplexityScore, score_perplexity
-from regard.task.base import SPECIAL_IDS, score_test_sets
+from regard.task.base import SPECIAL_IDS, check_ranges, score_test_sets
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
 from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
@@ -53,6 +53,9 @@ class LanguageModelingTask:
         """`texts` are those to evaluate on: "valid" and the test sets, by name."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.texts, self.fingerprints = texts, fingerprints
+        packed = recipe.data.packing == "packed"  # then positions count from the beginning of a document
+        length = 0 if packed else recipe.data.context_length
+        check_ranges(model, {"text": tokenizer.vocab_size}, length, "data.context_length")
         rows, seed = recipe.rows, recipe.train.seed
         self.batches: TextBatches = training_batches(recipe.data, train, rows, seed=seed, start=SPECIAL_IDS["bos"])
 
