@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
 from regard import UserError
+from regard.data.images.dataset import ImagesConfig, read_images
 from regard.model import LanguageModelConfig
 from regard.task.base import check_ranges
 from tests.task.classification.test_task import recipe_file as classification_recipe
@@ -59,3 +61,10 @@ def test_tokenizer_with_more_ids_than_the_model_is_refused() -> None:
     check_ranges(model, {"text": 9}, 10**6, "data.context_length")
     with pytest.raises(UserError, match=r"tokenizer of the text has 10 ids.*has 9"):
         check_ranges(model, {"text": 10}, 1, "data.context_length")
+
+
+def test_absurd_class_number_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.zeros((2, 4, 4), dtype=np.uint8))
+    np.save(tmp_path / "labels.npy", np.array([0, 10**12]))
+    with pytest.raises(UserError, match="image 1 has the label 1000000000000"):
+        read_images(ImagesConfig(path=str(tmp_path / "images.npy"), labels=str(tmp_path / "labels.npy")))

@@ -144,5 +144,14 @@ def test_ids_and_lengths_are_checked_before_they_move_to_a_device() -> None:
         pair.pad_sources([[1] * 4])
 
 
+def test_positions_are_checked_while_decoding_on_a_device_that_does_not() -> None:
+    model = language_model(kind="learned", max_length=4).build()
+    cache = model.start(1, 8)
+    model.step(torch.zeros(1, 4, dtype=torch.long), cache)
+    unchecked = mock.patch("torch.nn.functional.embedding", lambda ids, weight: weight[ids.clamp(max=len(weight) - 1)])
+    with unchecked, pytest.raises(UserError, match="learned positions for 4 tokens, but 5 are needed"):
+        model.step(torch.zeros(1, 1, dtype=torch.long), cache)
+
+
 def test_load_of_a_usable_folder_is_unchanged(folder: Path) -> None:
     assert regard.load(folder).tokenizer is not None

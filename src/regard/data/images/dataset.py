@@ -37,6 +37,7 @@ _Names = Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=2)]
 _Side = Annotated[int, Field(gt=0, le=100_000)]
 _Fraction = Annotated[float, Field(ge=0, le=1e6)]
 _Fractions = Annotated[tuple[_Fraction, _Fraction, _Fraction], Field(strict=False)]
+_MAX_CLASSES = 1_000_000
 _CHUNK = 1 << 10
 """Images hashed at once."""
 
@@ -251,6 +252,11 @@ def _from_arrays(
     if known is None:
         if numbers.min() < 0:
             raise UserError(f"image {int(numbers.argmin()):,} has the label {numbers.min()}; labels count from 0.")
+        if numbers.max() >= _MAX_CLASSES:
+            raise UserError(
+                f"image {int(numbers.argmax()):,} has the label {numbers.max()}; labels without names are class "
+                f"numbers, of at most {_MAX_CLASSES:,} classes."
+            )
         if numbers.min() == numbers.max():
             raise UserError(f"all labels are {numbers[0]}; at least two classes are needed.")
         known = tuple(map(str, range(int(numbers.max()) + 1)))
