@@ -16,7 +16,7 @@ import regard
 from regard import UserError
 from regard.config import Config, ConfigError
 from regard.decode import DecodeConfig
-from regard.decode.batch import Request
+from regard.decode.batch import Request, search_batch
 from regard.model import LanguageModelConfig
 from tests.cli.refusal import assert_refused
 from tests.task.small import command, write_recipe_file
@@ -131,3 +131,10 @@ def test_model_that_cannot_fit_is_refused_before_anything_is_written(tmp_path: P
         done = command("train", recipe, "--out", tmp_path / "run", "--device", "cpu")
     assert_refused(done, "parameters", "model.width")
     assert list(tmp_path.iterdir()) == before
+
+
+def test_kv_cache_that_does_not_fit_is_refused() -> None:
+    stack = {"layers": 1, "attention": {"heads": 2}, "feed_forward": {"hidden": 8}}
+    config = LanguageModelConfig(vocab_size=9, width=8, decoder=stack, position={"kind": "rotary"})
+    with pytest.raises(UserError, match="KV cache of 1 × 1,000,000,000,000 tokens"):
+        search_batch(config.build(), [Request((1, 2), 10**12, DecodeConfig(beam_size=1))], eos=2)
