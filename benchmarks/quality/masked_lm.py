@@ -123,7 +123,7 @@ def masked_predictions(fill_mask: FillMask, passages: Sequence[Passage]) -> list
             ids[position] = fill_mask.mask_id
         rows.append([*before, *ids, *after])
     correct: list[list[bool]] = [[] for _ in passages]
-    for indices, tokens, lengths in length_batches(rows, fill_mask.encoder.device):
+    for indices, tokens, lengths in length_batches(rows, fill_mask.encoder):
         predicted = fill_mask.encoder(tokens, lengths=lengths).argmax(-1).cpu()
         for index, predicted_ids in zip(indices, predicted, strict=True):
             passage = passages[index]
@@ -142,7 +142,7 @@ def causal_predictions(generator: TextGenerator, passages: Sequence[Passage]) ->
     """
     correct: list[list[bool]] = [[] for _ in passages]
     rows = [passage.causal_ids for passage in passages]
-    for indices, tokens, _ in length_batches(rows, generator.language_model.device):
+    for indices, tokens, _ in length_batches(rows, generator.language_model):
         predicted = generator.language_model(tokens).argmax(-1).cpu()  # padding follows, so no token attends to it
         for index, predicted_ids in zip(indices, predicted, strict=True):
             passage = passages[index]

@@ -6,12 +6,22 @@ key, and every error is one sentence (`UserError`), however deep the key is nest
 """
 
 import difflib
-from collections.abc import Mapping
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from regard.errors import UserError
+
+_QUOTED_CHARACTERS = 200
+"""The longest value that an error shows in full."""
+_MAX_DEPTH = 100
+"""How deep tables and lists of a file may be nested; no config comes near it."""
+_DEEP_KEY = re.compile(rf"""(?<![\w-])(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+){{{_MAX_DEPTH}}}""")
+"""A dotted key of TOML with more parts than that."""
 
 
 class ConfigError(UserError):
@@ -50,6 +60,41 @@ class Config(BaseModel):
         return self.model_dump(mode="json")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The plain data in a JSON text. All that can be wrong with it is a `ValueError` that says what."""
+    return _parse(json.loads, text)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The plain data in a TOML text. All that can be wrong with it is a `ValueError` that says what."""
+    if _DEEP_KEY.search(text):  # tomllib takes quadratic time for it
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+    values: dict[str, Any] = _parse(tomllib.loads, text)
+    return values
+
+
+def _parse(loads: Callable[[Any], Any], text: str | bytes) -> Any:
+    try:
+        values = loads(text)
+    except RecursionError:
+        values = None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # Python's limit for integers, whose message is for programmers
+        raise ValueError("it has a number of thousands of digits") from None
+    else:
+        level = [values]
+        for _ in range(_MAX_DEPTH):
+            if not (level := [item for each in level for item in _items(each)]):
+                return values
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+
+
+def _items(value: object) -> list[Any]:
+    """What is directly inside a table or list."""
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
 def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
     """The first problem, as one sentence."""
     # A misspelled key is reported before the missing key that it was meant to be.
@@ -70,15 +115,26 @@ def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
         case "missing":
             return ConfigError(key, "this key is required.")
         case "union_tag_invalid":
-            return ConfigError(f"{key}.kind", f"found {context['tag']!r}; expected one of {context['expected_tags']}.")
+            return ConfigError(
+                f"{key}.kind", f"found {_quote(context['tag'])}; expected one of {context['expected_tags']}."
+            )
         case "union_tag_not_found":
             return ConfigError(f"{key}.kind", "this key is required; it selects one of several kinds.")
         case "value_error":
             return ConfigError(key, str(inner))
         case _:
-            found = f"found {detail['input']!r}; " if not isinstance(detail["input"], Mapping) else ""
+            found = f"found {_quote(detail['input'])}; " if not isinstance(detail["input"], Mapping) else ""
             message = detail["msg"].removeprefix("Input should be ").rstrip(".")
             return ConfigError(key, f"{found}expected {message[0].lower()}{message[1:]}.")
+
+
+def _quote(value: object) -> str:
+    """A value as it was given, or its beginning if it is long."""
+    try:
+        quoted = repr(value)
+    except ValueError:  # Python does not write out integers of thousands of digits
+        return "a number of thousands of digits"
+    return quoted if len(quoted) <= _QUOTED_CHARACTERS else f"{quoted[:_QUOTED_CHARACTERS]}…"
 
 
 def _describe(value: object) -> str:

@@ -1,11 +1,22 @@
 """Advice if training does not fit into memory, and detection of the hardware."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 
-from regard.cost import HARDWARE, USABLE_MEMORY, Hardware, TrainingSetup, Workload, detect_hardware, memory_advice
+from regard import UserError
+from regard.cost import (
+    HARDWARE,
+    USABLE_MEMORY,
+    Hardware,
+    TrainingSetup,
+    Workload,
+    check_model_fits,
+    detect_hardware,
+    memory_advice,
+)
 from regard.cost.estimate import estimate
 from regard.model import transformer_base
 from tests.cost.support import advised_batch_tokens, base_cost, gpt2, small_language_model, stack
@@ -94,6 +105,17 @@ def test_advice_when_no_batch_is_small_enough() -> None:
     assert "not even one row of 8 tokens" in (memory_advice(cost, HARDWARE["h200"]) or "")
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_model_is_refused_exactly_where_one_row_does_not_fit(device: Literal["cpu", "cuda"]) -> None:
+    workload, setup = Workload(100, 25, 25, batch_tokens=4096), TrainingSetup("float32", device=device)
+    config = transformer_base(37_000)
+    needed = estimate(config, Workload(1, 25, 25), setup).tensor_bytes
+    for enough in (needed, 0):  # 0 is unknown
+        check_model_fits(config, workload, setup, enough)
+    with pytest.raises(UserError, match=rf"{estimate(config, workload, setup).parameters:,} parameters.*model\.width"):
+        check_model_fits(config, workload, setup, needed - 1)
+
+
 # Hardware
 
 
@@ -123,3 +145,21 @@ def test_gpu_is_known_by_name_with_the_memory_of_the_device(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     assert detect_hardware(torch.device("cuda")) == replace(HARDWARE[known], memory=12345)
+
+
+def test_timing_a_full_device_takes_smaller_matrices_and_ends_in_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides: list[int] = []
+    room = 256
+
+    def measure(device: torch.device, side: int) -> tuple[float, float, float]:
+        sides.append(side)
+        if side > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 1.0, 2.0, 3.0
+
+    monkeypatch.setattr("regard.cost.hardware._measure", measure)
+    assert detect_hardware(torch.device("cpu")).bandwidth == 3.0
+    assert sides == [1024, 256]
+    room = 0
+    with pytest.raises(UserError, match="no memory left"):
+        detect_hardware(torch.device("cpu"))

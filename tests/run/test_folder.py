@@ -240,7 +240,7 @@ def test_unexpected_tensor_is_named(folder: Path) -> None:
 
 def test_broken_tokenizer_is_named(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError, match=r"tokenizer\.json is not a readable tokenizer"):
+    with pytest.raises(UserError, match=r"tokenizer\.json is not a valid tokenizer"):
         load_model(folder)
 
 

@@ -58,19 +58,19 @@ class LatentAttentionConfig(Config):
     """Multi-head latent attention. Sizes that are left out follow from the model's width."""
 
     kind: Literal["latent"] = "latent"
-    heads: int = Field(default=8, ge=1)
-    kv_latent: int = Field(ge=1)
+    heads: int = Field(default=8, ge=1, le=100_000)
+    kv_latent: int = Field(ge=1, le=1_000_000)
     """The width of the latent of keys and values (DeepSeek's kv_lora_rank)."""
-    query_latent: int | None = Field(default=None, ge=1)
+    query_latent: int | None = Field(default=None, ge=1, le=1_000_000)
     """The width of the latent of queries (q_lora_rank); None projects queries from the input directly."""
-    head_dim: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
     """The features of a head's queries and keys without RoPE (qk_nope_head_dim)."""
-    rope_head_dim: int = Field(default=0, ge=0)
+    rope_head_dim: int = Field(default=0, ge=0, le=1_000_000)
     """The additional features with RoPE (qk_rope_head_dim); 0 with other positional encodings."""
-    value_head_dim: int | None = Field(default=None, ge=1)
-    scale: float | None = Field(default=None, gt=0)
+    value_head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
+    scale: float | None = Field(default=None, gt=0, le=1e3)
     """The scale of the scores; by default 1 / √(head_dim + rope_head_dim)."""
-    eps: float = Field(default=1e-6, gt=0)
+    eps: float = Field(default=1e-6, gt=0, le=1)
     """The epsilon of the latents' norms."""
     pattern: PatternText = "full"
     bias: bool = False

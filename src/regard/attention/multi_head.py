@@ -30,7 +30,7 @@ def _known_pattern(text: str) -> str:
     return text
 
 
-PatternText = Annotated[str, AfterValidator(_known_pattern)]
+PatternText = Annotated[str, Field(max_length=1000), AfterValidator(_known_pattern)]
 """An attention pattern, such as "sliding(512)"; a decoder makes it causal."""
 
 
@@ -38,11 +38,11 @@ class MultiHeadConfig(Config):
     """Multi-head, grouped-query or multi-query attention. Sizes that are left out follow from the model's width."""
 
     kind: Literal["multi_head"] = "multi_head"
-    heads: int = Field(default=8, ge=1)
-    kv_heads: int | None = Field(default=None, ge=1)
+    heads: int = Field(default=8, ge=1, le=100_000)
+    kv_heads: int | None = Field(default=None, ge=1, le=100_000)
     """The number of KV heads: by default that of the query heads; 1 is multi-query attention."""
-    head_dim: int | None = Field(default=None, ge=1)
-    value_head_dim: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
+    value_head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
     similarity: Literal["scaled", "dot", "cosine"] = "scaled"
     pattern: PatternText = "full"
     bias: bool = True

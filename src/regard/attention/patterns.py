@@ -30,7 +30,7 @@ class Sliding(Pattern):
     window: int
 
     def __post_init__(self) -> None:
-        _at_least_one("sliding", "window", self.window)
+        _check_number("sliding", "window", self.window)
 
     @property
     def includes_self(self) -> bool:
@@ -58,8 +58,8 @@ class Dilated(Pattern):
     step: int
 
     def __post_init__(self) -> None:
-        _at_least_one("dilated", "window", self.window)
-        _at_least_one("dilated", "step", self.step)
+        _check_number("dilated", "window", self.window)
+        _check_number("dilated", "step", self.step)
 
     @property
     def includes_self(self) -> bool:
@@ -86,7 +86,7 @@ class Global(Pattern):
     tokens: int
 
     def __post_init__(self) -> None:
-        _at_least_one("global", "tokens", self.tokens)
+        _check_number("global", "tokens", self.tokens)
 
     def allows(self, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query < self.tokens) | (key < self.tokens)
@@ -156,6 +156,9 @@ def document_starts(document_ids: Tensor) -> Tensor:
     return torch.where(begins, position, 0).cummax(dim=1).values
 
 
+_MAX_NUMBER = 1_000_000_000
+"""No sequence is longer; window × step then fits 64 bits."""
+
 _NAMES: dict[str, tuple[type[Pattern], int]] = {
     "full": (Full, 0),
     "causal": (Causal, 0),
@@ -211,6 +214,8 @@ def _expected(text: str) -> str:
     )
 
 
-def _at_least_one(kind: str, name: str, value: int) -> None:
+def _check_number(kind: str, name: str, value: int) -> None:
     if value < 1:
         raise UserError(f"{kind}: {name} is {value}; it includes the token itself, so it must be at least 1.")
+    if value > _MAX_NUMBER:
+        raise UserError(f"{kind}: {name} is larger than {_MAX_NUMBER:,}, the most that a pattern takes; choose less.")

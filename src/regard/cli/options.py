@@ -45,7 +45,7 @@ OverridesOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as train.steps=1000.")
 ]
 BeamSizeOption = Annotated[
-    int | None, typer.Option(min=1, help="Beam size; 1 is greedy search. Default: the model's own.")
+    int | None, typer.Option(min=1, max=1000, help="Beam size; 1 is greedy search. Default: the model's own.")
 ]
 DecodeOverridesOption = Annotated[
     list[str] | None,
@@ -64,9 +64,11 @@ SplitOption = Annotated[
     bool | None, typer.Option("--split/--no-split", help="Split lines into sentences, or translate each as it is.")
 ]
 TemperatureOption = Annotated[
-    float | None, typer.Option(min=0, help="Sample with this temperature; 0 takes the most likely token.")
+    float | None, typer.Option(min=0, max=1000, help="Sample with this temperature; 0 takes the most likely token.")
 ]
-TopKOption = Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens only.")]
+TopKOption = Annotated[
+    int | None, typer.Option(min=1, max=10_000_000, help="Sample from the k most likely tokens only.")
+]
 TopPOption = Annotated[
     float | None, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
 ]
@@ -75,7 +77,7 @@ MinPOption = Annotated[
     typer.Option(min=0, max=1, help="Sample from tokens at least this many times as likely as the most likely one."),
 ]
 RepetitionPenaltyOption = Annotated[
-    float | None, typer.Option(min=0, help="Above 1: tokens already generated become less likely.")
+    float | None, typer.Option(min=0, max=1000, help="Above 1: tokens already generated become less likely.")
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Seed for sampling.")]
 PrefixOption = Annotated[str, typer.Option(help="Text that the output begins with.")]
@@ -85,7 +87,7 @@ ForbidOption = Annotated[
     typer.Option(help="A text that must not occur in the output, not even inside a word; repeatable."),
 ]
 AlternativesOption = Annotated[
-    int, typer.Option(min=0, help="With --json: the number of most likely tokens to report at every step.")
+    int, typer.Option(min=0, max=1000, help="With --json: the number of most likely tokens to report at every step.")
 ]
 OutputOption = Annotated[
     Path | None, typer.Option(help="Write to this file; until it is complete, its name ends in .partial.")

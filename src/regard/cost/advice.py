@@ -3,9 +3,13 @@
 import math
 from dataclasses import replace
 
-from regard.cost.estimate import Cost
+from regard.cost.estimate import Cost, estimate
 from regard.cost.format import si_prefixed
 from regard.cost.hardware import Hardware
+from regard.cost.setup import TrainingSetup
+from regard.cost.workload import Workload
+from regard.errors import UserError
+from regard.model import AnyModelConfig
 
 USABLE_MEMORY = 0.9
 """The fraction of a device's memory that training can count on: the rest goes to the driver and to fragmentation."""
@@ -38,6 +42,24 @@ def memory_advice(cost: Cost, hardware: Hardware, *, cuda_graphs: bool = False) 
         "large a step"
     )
     return f"{found}: {', or '.join([smaller, *alternatives])}."
+
+
+def check_model_fits(config: AnyModelConfig, workload: Workload, setup: TrainingSetup, memory: int) -> None:
+    """Refuse a model that cannot be trained in this many bytes (0: unknown), not even with one row at a time.
+
+    It is called before the model is built. Whether a whole batch fits depends on the data; see `memory_advice`.
+    """
+    one_row = replace(workload, batch_size=1, batch_tokens=None, grad_accumulation=1)
+    cost = estimate(config, one_row, setup)
+    if not memory or cost.tensor_bytes <= memory:
+        return
+    raise UserError(
+        f"This model has {cost.parameters:,} parameters: training needs about {si_prefixed(cost.model_state_bytes)}B "
+        f"for weights, gradients and optimizer state and {si_prefixed(cost.tensor_bytes - cost.model_state_bytes)}B "
+        f"for one row of {one_row.max_length:,} tokens, and this {setup.device} has {si_prefixed(memory)}B of memory; "
+        "lower model.width, the layers, heads or feed_forward.hidden of its stacks, the vocabulary size, or the length "
+        "of rows."
+    )
 
 
 def _alternatives(cost: Cost, hardware: Hardware, *, cuda_graphs: bool) -> list[tuple[str, int]]:

@@ -20,7 +20,6 @@ with deferred logits. It consists of:
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 
 from regard.cost.encoder_models import predictions
@@ -33,7 +32,7 @@ from regard.cost.forward import (
     stack_costs,
     sublayer_count,
 )
-from regard.cost.fused_forward import is_capturable
+from regard.cost.fused_forward import has_static_rotations, is_capturable
 from regard.cost.hardware import Hardware
 from regard.cost.memory import batch_bytes, weight_bytes, workspace_bytes
 from regard.cost.op_cost import OpCost, Precision, bytes_per_value
@@ -45,6 +44,7 @@ from regard.model import (
     EncoderDecoderConfig,
     ModelConfig,
     VisionTransformerConfig,
+    build_meta,
     count_embedding_parameters,
     count_parameters,
 )
@@ -62,8 +62,7 @@ def estimate(config: AnyModelConfig, workload: Workload, setup: TrainingSetup) -
     """
     _check_workload(config, workload)
     setup = setup.resolved(config, workload)
-    with torch.device("meta"):
-        model = config.build()
+    model = build_meta(config)
     parameters = count_parameters(model)
     batch = workload.shape
     recomputed = [
@@ -250,6 +249,8 @@ class Cost:
     @property
     def supports_cuda_graphs(self) -> bool:
         """Whether passes can be captured: those of one process, unless they must recompute PyTorch's own dropout."""
+        if not has_static_rotations(self.config):
+            return False
         return self.setup.processes == 1 and (not self.setup.activation_checkpointing or is_capturable(self.config))
 
     # Variants

@@ -62,6 +62,12 @@ def is_capturable(config: AnyModelConfig) -> bool:
     return not any(not stack.residual and _has_dropout(stack) for stack in _stacks(config))
 
 
+def has_static_rotations(config: AnyModelConfig) -> bool:
+    """Whether no rotation depends on the length of the sequence; passes of other models cannot be captured."""
+    scaling = config.position.scaling if isinstance(config.position, RotaryConfig) else None
+    return scaling is None or scaling.dynamic_from is None
+
+
 def uses_torch_dropout(config: AnyModelConfig, batch: BatchShape) -> tuple[bool, bool]:
     """Whether some layer of the encoder, and of the decoder, contains PyTorch's own dropout.
 

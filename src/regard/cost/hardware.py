@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard.errors import UserError
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -38,6 +40,8 @@ class Hardware:
 
 
 _GIB = 1 << 30
+_MIN_SIDE = 64
+"""The smallest matrices that a device is timed with."""
 _HOPPER: dict[str, Any] = {"workspace": 32 << 20, "interconnect": 450e9}
 _CPU: dict[str, Any] = {
     "memory_passes": (4, 40),  # few threads for what is not a matmul
@@ -70,29 +74,53 @@ HARDWARE: dict[str, Hardware] = {
 
 def detect_hardware(device: torch.device) -> Hardware:
     """The best guess for a device of this machine: known by its name, or else timed for some tenths of a second."""
-    name, memory = f"this {device.type}", 0
+    name, memory = f"this {device.type}", device_memory(device)
     more = _CPU if device.type == "cpu" else {"supports_cuda_graphs": device.type == "cuda"}
     if device.type == "cuda":
-        name, memory = torch.cuda.get_device_name(device), int(torch.cuda.get_device_properties(device).total_memory)
+        name = torch.cuda.get_device_name(device)
         name_parts = set(name.lower().replace("-", " ").split())
         for known in HARDWARE.values():
             if set(known.name.split("-")) <= name_parts and "laptop" not in name_parts:
                 return replace(known, memory=memory)
-    elif device.type == "cpu" and hasattr(os, "sysconf"):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     side = 1024 if device.type == "cpu" else 4096
+    while True:
+        try:
+            float32_flops, bfloat16_flops, bandwidth = _measure(device, side)
+            return Hardware(name, float32_flops, bfloat16_flops, bandwidth, memory, **more)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if side <= _MIN_SIDE:
+                raise UserError(
+                    f"{name} has no memory left to work with; end other programs that use it, or choose another device."
+                ) from None
+        side //= 4  # the memory may be full of the model that is about to be trained
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _measure(device: torch.device, side: int) -> tuple[float, float, float]:
+    """FLOP/s in float32 and bfloat16, and bytes/s, with matrices of this size."""
     generator = torch.Generator(device).manual_seed(0)  # its own: a run's random numbers must not depend on this
     float32 = torch.randn(side, side, device=device, generator=generator)
     bfloat16 = float32.bfloat16()
     source, copy = float32.repeat(32, 1), float32.repeat(32, 1)  # larger than any cache
-    return Hardware(
-        name,
-        float32_flops=2 * side**3 / _seconds(lambda: float32 @ float32),
-        bfloat16_flops=2 * side**3 / _seconds(lambda: bfloat16 @ bfloat16),
-        bandwidth=2 * source.nbytes / _seconds(lambda: copy.copy_(source)),  # read and written
-        memory=memory,
-        **more,
+    return (
+        2 * side**3 / _seconds(lambda: float32 @ float32),
+        2 * side**3 / _seconds(lambda: bfloat16 @ bfloat16),
+        2 * source.nbytes / _seconds(lambda: copy.copy_(source)),  # read and written
     )
+
+
+def device_memory(device: torch.device) -> int:
+    """The memory of a device of this machine in bytes; 0 if it is unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 0
 
 
 def _seconds(function: Callable[[], Tensor], budget: float = 0.08) -> float:

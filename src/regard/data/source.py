@@ -13,6 +13,9 @@ from regard.config import Config
 from regard.data.registry import get_dataset
 
 NonEmpty = Annotated[str, Field(min_length=1)]
+_Column = Annotated[int, Field(gt=0, le=10_000)]
+TwoColumns = Annotated[tuple[_Column, _Column], Field(strict=False)]  # TOML and JSON have lists, not tuples
+"""Two columns of a table, counted from 1."""
 
 
 class DataSource(Config):

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from regard.cost import is_out_of_memory
 from regard.decode.config import Constraints, DecodeConfig, make_strategy
 from regard.decode.cuda_graphs import graph_batch_size
 from regard.decode.observer import Observer
@@ -72,6 +73,8 @@ class BatchDecoderModel(DecoderModel[State], Protocol[State]):
 
 
 _UNCONSTRAINED = Constraints()
+MAX_ALTERNATIVES = 1000
+"""The most alternatives that can be reported for a token."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_length < 1:
             raise UserError(f"The maximum length is {self.max_length}; it must be at least 1, for EOS.")
+        if not 0 <= self.alternatives <= MAX_ALTERNATIVES:
+            raise UserError(f"alternatives: found {self.alternatives}; expected 0 to {MAX_ALTERNATIVES} per token.")
 
     @property
     def batch_key(self) -> tuple[Any, ...]:
@@ -173,7 +178,15 @@ def search_batch(
     has_graphs = getattr(model, "supports_cuda_graphs", False)
     padded = pad_requests(requests, graph_batch_size(model, len(requests)) if has_graphs else len(requests))
     max_lengths = [request.max_length for request in padded]
-    state, start_tokens = model.prefill([request.source for request in padded], max(max_lengths))
+    try:
+        state, start_tokens = model.prefill([request.source for request in padded], max(max_lengths))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"Out of memory for a KV cache of {len(padded):,} × {max(max_lengths):,} tokens; lower the maximum length "
+            "(max_new_tokens, or decode.max_length_ratio and decode.max_length_offset)."
+        ) from None
     strategy = make_strategy(
         padded[0].config,
         max_lengths,

@@ -23,33 +23,33 @@ from regard.errors import UserError
 class DecodeConfig(Config):
     """Decoding settings: beam search by default, greedy search with a beam size of 1, sampling with `sample`."""
 
-    beam_size: int = Field(default=5, ge=1)
-    nbest: int | None = Field(default=None, ge=1)
+    beam_size: int = Field(default=5, ge=1, le=1000)
+    nbest: int | None = Field(default=None, ge=1, le=1000)
     """The number of best hypotheses to return; all `beam_size` of them by default."""
     length_penalty: LengthPenalty = LengthPenalty()
-    max_length_ratio: float = Field(default=2.0, ge=0)
+    max_length_ratio: float = Field(default=2.0, ge=0, le=1e3)
     """An output has at most `max_length_ratio` · source length + `max_length_offset` tokens, EOS included."""
-    max_length_offset: int = Field(default=20, ge=1)
-    min_length: int = Field(default=1, ge=0)
+    max_length_offset: int = Field(default=20, ge=1, le=100_000_000)
+    min_length: int = Field(default=1, ge=0, le=100_000_000)
     """An output has at least this many tokens before EOS, as far as the maximum length allows."""
-    no_repeat_ngram_size: int = Field(default=0, ge=0)
+    no_repeat_ngram_size: int = Field(default=0, ge=0, le=1000)
     """No n-gram of this size occurs twice in an output; 0 is no limit."""
-    max_repeats: int | None = Field(default=None, ge=0)
+    max_repeats: int | None = Field(default=None, ge=0, le=1000)
     """No n-gram of at most 8 tokens occurs more often than this in a row, so that no output loops; 0 is no limit.
 
     Translations have a limit of 6 by default, other outputs none."""
-    beam_groups: int = Field(default=1, ge=1)
+    beam_groups: int = Field(default=1, ge=1, le=1000)
     """Groups of diverse beam search; 1 is plain beam search."""
-    diversity_penalty: float = Field(default=2.0, ge=0)
+    diversity_penalty: float = Field(default=2.0, ge=0, le=1e6)
     """Subtracted from a token's score for every beam of an earlier group that chose it at the same step."""
     sample: bool = False
     """Sample tokens from the distribution instead of searching for the most likely output."""
-    temperature: float = Field(default=1.0, ge=0)
-    top_k: int = Field(default=0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, le=1e3)
+    top_k: int = Field(default=0, ge=0, le=10_000_000)
     top_p: float = Field(default=1.0, gt=0, le=1)
     min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0)
-    seed: int = 0
+    repetition_penalty: float = Field(default=1.0, gt=0, le=1e3)
+    seed: int = Field(default=0, ge=-(1 << 62), le=1 << 62)
     """Row r is sampled with seed + r unless its constraints set a seed."""
 
     @model_validator(mode="after")

@@ -268,7 +268,7 @@ class LengthPenalty(Config):
     """
 
     kind: Literal["gnmt", "power", "none"] = "gnmt"
-    alpha: float = Field(default=0.6, ge=0)
+    alpha: float = Field(default=0.6, ge=0, le=10)
 
     def at(self, length: int) -> float:
         """The divisor for `length` tokens, EOS included. It never decreases with the length."""

@@ -11,11 +11,11 @@ import os
 import stat
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regard.config import parse_json, parse_toml
 from regard.errors import UserError
 from regard.look.schema import RunMetrics, RunSummary
 
@@ -107,19 +107,19 @@ def _read_checked(read: Callable[[Path], T], path: Path, default: T, problems: l
         return read(path)
     except UserError as error:
         problems.append(str(error))
-    except (ValueError, RecursionError):
+    except ValueError:
         problems.append(f"{path.name} is damaged.")
     return default
 
 
 def _read_recipe(path: Path) -> dict[str, Any]:
-    return tomllib.loads(_read(path, MAX_CONFIG_BYTES).decode("utf-8"))
+    return parse_toml(_read(path, MAX_CONFIG_BYTES).decode("utf-8"))
 
 
 def _read_config(path: Path) -> None:
     """Only check that it can be read."""
     content = _read(path, MAX_CONFIG_BYTES)
-    if os.path.isfile(path) and not isinstance(json.loads(content), dict):
+    if os.path.isfile(path) and not isinstance(parse_json(content), dict):
         raise ValueError
 
 

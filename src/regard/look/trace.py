@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save as save_to_bytes
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
 from regard.files import new_file
 from regard.look import schema
@@ -213,9 +214,9 @@ def _parse(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]
     try:
         arrays = load(content)  # first, because it limits the size of the header
         length = int.from_bytes(content[:8], "little")
-        file_header: Any = json.loads(content[8 : 8 + length])
-        values: Any = json.loads(file_header["__metadata__"][_METADATA_KEY])
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, UnicodeDecodeError) as error:
+        file_header: Any = parse_json(content[8 : 8 + length])
+        values: Any = parse_json(file_header["__metadata__"][_METADATA_KEY])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, KeyError):
             raise UserError(f"{name} is not a trace: its metadata have no entry {_METADATA_KEY!r}.") from None
         raise UserError(f"{name} is damaged or truncated, or not a trace.") from None
@@ -225,7 +226,7 @@ def _parse(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise UserError(f"{name} is damaged: its header has text that is not valid Unicode.") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UserError(f"{name} is damaged: its header has a number that is not finite.") from None
     return values, arrays
 

@@ -54,9 +54,13 @@ def build_empty(config: ModelConfig) -> Model: ...
 def build_empty(config: AnyModelConfig) -> AnyModel: ...
 def build_empty(config: AnyModelConfig) -> AnyModel:
     """A model with uninitialized weights, to be loaded from a file. No random numbers are drawn."""
+    return build_meta(config).to_empty(device="cpu")
+
+
+def build_meta(config: AnyModelConfig) -> AnyModel:
+    """A model on the meta device: the names and shapes of its tensors without any memory for them."""
     with torch.device("meta"):
-        model = config.build()
-    return model.to_empty(device="cpu")
+        return config.build()
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -108,6 +112,7 @@ __all__ = [
     "VisionTransformer",
     "VisionTransformerConfig",
     "build_empty",
+    "build_meta",
     "count_embedding_parameters",
     "count_parameters",
     "read_any_config",

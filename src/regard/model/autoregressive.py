@@ -23,8 +23,8 @@ from regard.model.stack import Stack, StackConfig, check_stack
 class AutoregressiveConfig(Config):
     """The config of an autoregressive model. The defaults are those of the paper's base model."""
 
-    vocab_size: int = Field(ge=1)
-    width: int = Field(default=512, ge=1)
+    vocab_size: int = Field(ge=1, le=10_000_000)
+    width: int = Field(default=512, ge=1, le=1_000_000)
     decoder: StackConfig = StackConfig()
     position: AnyPosition = SinusoidalConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -84,6 +84,10 @@ class AutoregressiveModel(nn.Module):
 
         tokens: # (batch, new tokens); counts: # (batch,); gives (batch, new tokens, vocabulary)
         """
+        positions, extent = self.embedding.embed_positions, cache.extent + tokens.shape[-1]
+        if counts is None and positions.max_length is not None and extent > positions.max_length:
+            cache.tighten()  # its extent may count rows that are gone
+            positions.check_length(cache.extent + tokens.shape[-1])
         memory = Full() if cache.memory_lengths is None else Lengths(cache.memory_lengths)
         context = Context.after(cache, tokens, counts, memory=memory, attention_hook=attention_hook)
         logits = self.decode(tokens, context, cache.layers)

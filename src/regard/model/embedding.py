@@ -25,9 +25,9 @@ class EmbeddingConfig(Config):
 class SpecialTokensConfig(Config):
     """The ids of special tokens; None for one that the model does not have."""
 
-    pad: int | None = Field(default=None, ge=0)
-    bos: int | None = Field(default=None, ge=0)
-    eos: int | None = Field(default=None, ge=0)
+    pad: int | None = Field(default=None, ge=0, lt=10_000_000)
+    bos: int | None = Field(default=None, ge=0, lt=10_000_000)
+    eos: int | None = Field(default=None, ge=0, lt=10_000_000)
 
 
 class TokenEmbedding(nn.Module):
@@ -95,6 +95,13 @@ class EmbeddingLayer(nn.Module):
         x = self.embed_positions.combine(x, context.positions, context.lengths)
         output: Tensor = self.dropout(self.norm(x))
         return output
+
+
+def check_ids(ids: Tensor, size: int) -> Tensor:
+    """The same ids, checked while they are on the CPU: a GPU would end the process instead of raising an error."""
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise UserError(out_of_vocabulary(ids, size))
+    return ids
 
 
 def out_of_vocabulary(ids: Tensor, size: int) -> str:

@@ -41,11 +41,11 @@ from regard.model.stack import Stack, StackConfig, check_stack
 class EncoderSpecialTokensConfig(SpecialTokensConfig):
     """The ids of an encoder's special tokens; None for one that the model does not have."""
 
-    mask: int | None = Field(default=None, ge=0)
+    mask: int | None = Field(default=None, ge=0, lt=10_000_000)
     """Replaces a token that is to be predicted."""
-    sep: int | None = Field(default=None, ge=0)
+    sep: int | None = Field(default=None, ge=0, lt=10_000_000)
     """Follows each sentence."""
-    cls: int | None = Field(default=None, ge=0)
+    cls: int | None = Field(default=None, ge=0, lt=10_000_000)
     """Comes first; its vector represents the whole text."""
 
 
@@ -53,12 +53,12 @@ class EncoderConfig(Config):
     """The config of an `Encoder`. The defaults are those of the Transformer paper's base model."""
 
     kind: Literal["encoder"] = "encoder"
-    vocab_size: int = Field(ge=1)
-    width: int = Field(default=512, ge=1)
+    vocab_size: int = Field(ge=1, le=10_000_000)
+    width: int = Field(default=512, ge=1, le=1_000_000)
     encoder: StackConfig = StackConfig()
     position: AnyPosition = SinusoidalConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
-    token_types: int = Field(default=0, ge=0)
+    token_types: int = Field(default=0, ge=0, le=100_000)
     """The number of token types: parts of a text with an embedding of their own, 2 for BERT's sentence pairs."""
     pooler: bool = False
     """Whether there is BERT's pooler: a linear layer with tanh on the first token's vector."""

@@ -11,7 +11,7 @@ from regard.attention import Context, Documents, Full, KVCache, Lengths, Pattern
 from regard.attention.context import AttentionHook
 from regard.errors import UserError
 from regard.model.autoregressive import AutoregressiveConfig, AutoregressiveModel
-from regard.model.embedding import EmbeddingLayer, TokenEmbedding
+from regard.model.embedding import EmbeddingLayer, TokenEmbedding, check_ids
 from regard.model.stack import Stack, StackConfig, check_stack
 
 
@@ -20,7 +20,7 @@ class EncoderDecoderConfig(AutoregressiveConfig):
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     encoder: StackConfig = StackConfig()
-    source_vocab_size: int | None = Field(default=None, ge=1)
+    source_vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
     """The size of the source's vocabulary, where it is another than the target's."""
     cross_kv: Literal["per_layer", "shared"] = "per_layer"
     """Whether each decoder layer projects the encoder's output to its own keys and values, or all layers share them."""
@@ -126,9 +126,11 @@ class EncoderDecoder(AutoregressiveModel):
         if tokens.bos is None or tokens.eos is None:
             raise UserError("This model cannot be decoded: its config lacks special_tokens.bos or special_tokens.eos.")
         lengths = [len(source) + 1 for source in sources]
+        self.source_embedding.embed_positions.check_length(max(lengths))
         longest, pad = -(-max(lengths) // step) * step, tokens.pad or 0
         flat = [each for row in sources for each in (*row, tokens.eos, *[pad] * (longest - len(row) - 1))]
-        return torch.tensor(flat).view(len(sources), longest), torch.tensor(lengths)
+        ids = check_ids(torch.tensor(flat), self.config.source_vocab_size or self.config.vocab_size)
+        return ids.view(len(sources), longest), torch.tensor(lengths)
 
     def first_tokens(self, rows: int) -> Tensor:
         """BOS for each row.  # (rows,)"""

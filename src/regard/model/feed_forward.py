@@ -46,7 +46,7 @@ class FeedForwardConfig(Config):
     """The config of a dense feed-forward; `hidden` is the width between its projections (d_ff)."""
 
     kind: Literal["dense"] = "dense"
-    hidden: int = Field(default=2048, ge=1)
+    hidden: int = Field(default=2048, ge=1, le=10_000_000)
     activation: Activation = "relu"
     bias: bool = True
     dropout: float = Field(default=0.0, ge=0, lt=1)

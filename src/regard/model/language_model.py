@@ -10,6 +10,7 @@ from regard.attention import Context, KVCache
 from regard.attention.context import AttentionHook
 from regard.errors import UserError
 from regard.model.autoregressive import AutoregressiveConfig, AutoregressiveModel
+from regard.model.embedding import check_ids
 
 EMPTY_PROMPT = "An empty prompt needs a BOS token, and this model has none; give it some text."
 
@@ -63,9 +64,12 @@ class LanguageModel(AutoregressiveModel):
         rows = [list(prompt) or [bos or 0] for prompt in prompts]
         device = self.device
         longest = max(len(row) for row in rows) - 1
+        self.embedding.embed_positions.check_length(longest + 1)
         cache = self.start(len(rows), longest + capacity)
+        last = check_ids(torch.tensor([row[-1] for row in rows]), self.config.vocab_size)
         if longest:
-            padded = torch.tensor([[*row[:-1], *[0] * (longest + 1 - len(row))] for row in rows], device=device)
-            self.step(padded, cache, torch.tensor([len(row) - 1 for row in rows], device=device))
+            padded = torch.tensor([[*row[:-1], *[0] * (longest + 1 - len(row))] for row in rows])
+            counts = torch.tensor([len(row) - 1 for row in rows], device=device)
+            self.step(check_ids(padded, self.config.vocab_size).to(device), cache, counts)
             cache.tighten()
-        return cache, torch.tensor([row[-1] for row in rows], device=device)
+        return cache, last.to(device)

@@ -36,27 +36,27 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     """The config of `MixtureOfExperts`. The keys of the dense feed-forward describe each expert."""
 
     kind: Literal["moe"] = "moe"  # type: ignore[assignment]
-    experts: int = Field(default=8, ge=1)
-    top_k: int = Field(default=2, ge=1)
+    experts: int = Field(default=8, ge=1, le=10_000)
+    top_k: int = Field(default=2, ge=1, le=10_000)
     """The number of experts per token."""
-    shared_experts: int = Field(default=0, ge=0)
+    shared_experts: int = Field(default=0, ge=0, le=1_000)
     """Experts applied to every token, computed as one feed-forward that many times as wide."""
     router: Literal["softmax", "sigmoid"] = "softmax"
     """How the router's logits become gates."""
     normalize: bool = True
     """Whether the gates of a token's top-k experts are divided by their sum."""
-    routed_scale: float = Field(default=1.0, gt=0)
+    routed_scale: float = Field(default=1.0, gt=0, le=1e3)
     """A factor on the gates."""
-    groups: int = Field(default=1, ge=1)
+    groups: int = Field(default=1, ge=1, le=10_000)
     """The number of groups of experts. A token's experts are all from `top_groups` of them."""
-    top_groups: int = Field(default=1, ge=1)
+    top_groups: int = Field(default=1, ge=1, le=10_000)
     group_score: Literal["max", "top2_sum"] = "max"
     """How groups are ranked: by their best expert (DeepSeek-V2), or by the sum of their two best (V3)."""
     balancing: Literal["loss", "bias"] = "loss"
     """Load balancing by an auxiliary loss, or by a bias on the choice of experts that is updated after each step."""
-    aux_loss: float | None = Field(default=None, ge=0)
+    aux_loss: float | None = Field(default=None, ge=0, le=1e3)
     """The weight of the auxiliary loss. The default is 0.01 if balancing is "loss", else 0."""
-    bias_update_rate: float = Field(default=0.001, gt=0)
+    bias_update_rate: float = Field(default=0.001, gt=0, le=1)
     """How much an expert's bias changes per step."""
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ class NormConfig(Config):
     """Layer normalization, or its simpler form that neither centers nor shifts (RMSNorm, Zhang & Sennrich 2019)."""
 
     kind: Literal["layer", "rms"] = "layer"
-    eps: float = Field(default=1e-5, gt=0)
+    eps: float = Field(default=1e-5, gt=0, le=1)
     bias: bool = True
 
     def build(self, width: int) -> nn.Module:
@@ -140,7 +140,7 @@ AnyFeedForward = Annotated[
 class DensePrefixConfig(Config):
     """The first layers of a stack, where their feed-forward differs from that of the layers after them."""
 
-    layers: int = Field(default=1, ge=1)
+    layers: int = Field(default=1, ge=1, le=1_000)
     """How many first layers."""
     feed_forward: AnyFeedForward
 
@@ -148,7 +148,7 @@ class DensePrefixConfig(Config):
 class StackConfig(Config):
     """The config of a stack. The defaults are those of the paper's base model."""
 
-    layers: int = Field(default=6, ge=1)
+    layers: int = Field(default=6, ge=1, le=1_000)
     """The number of layers, including those of `dense_prefix`."""
     attention: AnyAttention = MultiHeadConfig()
     feed_forward: AnyFeedForward = FeedForwardConfig()

@@ -7,7 +7,7 @@ et al. 2024). For images of another size than the one trained on, learned positi
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,13 +19,15 @@ from regard.model.heads import ClassificationHead, Labels, Pooler, check_labels
 from regard.model.stack import Stack, StackConfig, check_stack
 
 Size = tuple[int, int]  # rows and columns
+Side = Annotated[int, Field(gt=0, le=100_000)]
+"""The height or width of an image, in pixels."""
 
 
 class PixelsConfig(Config):
     """The normalization of pixels: one number for all channels, or one per channel."""
 
-    mean: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = (0.5,)
-    std: Annotated[tuple[PositiveFloat, ...], Field(strict=False, min_length=1)] = (0.5,)
+    mean: Annotated[tuple[Annotated[float, Field(ge=-1e3, le=1e3)], ...], Field(strict=False, min_length=1)] = (0.5,)
+    std: Annotated[tuple[Annotated[float, Field(ge=1e-6, le=1e3)], ...], Field(strict=False, min_length=1)] = (0.5,)
 
     def apply(self, images: Tensor) -> Tensor:
         """Normalized pixels in float32.  images: # (…, channels, height, width)
@@ -50,7 +52,7 @@ class SinusoidalGridConfig(Config):
     """Sinusoids of a patch's row in one half of the width, of its column in the other; none for the CLS token."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
-    theta: float = Field(default=10_000.0, gt=1)
+    theta: float = Field(default=10_000.0, gt=1, le=1e12)
 
     def build(self, grid: Size, width: int, has_cls: bool) -> "Grid":
         return SinusoidalGrid(width, self.theta)
@@ -63,21 +65,21 @@ class VisionTransformerConfig(Config):
     """The config of a `VisionTransformer`."""
 
     kind: Literal["vision"] = "vision"
-    image_size: PositiveInt | Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)] = 224
+    image_size: Side | Annotated[tuple[Side, Side], Field(strict=False)] = 224
     """The image size to train on: height and width, or one number for both. Other sizes work too."""
-    patch_size: int = Field(default=16, ge=1)
-    channels: int = Field(default=3, ge=1)
-    width: int = Field(default=512, ge=1)
+    patch_size: int = Field(default=16, ge=1, le=10_000)
+    channels: int = Field(default=3, ge=1, le=1_000)
+    width: int = Field(default=512, ge=1, le=1_000_000)
     encoder: StackConfig = StackConfig()
     position: AnyGrid = LearnedGridConfig()
     pooling: Literal["cls", "mean"] = "cls"
     """The vector of an image: that of a CLS token, or the mean over patches (then there is no such token)."""
-    registers: int = Field(default=0, ge=0)
+    registers: int = Field(default=0, ge=0, le=5_000)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on the embedded patches."""
-    representation_size: int | None = Field(default=None, ge=1)
+    representation_size: int | None = Field(default=None, ge=1, le=1_000_000)
     """The width of a layer with tanh before the classifier, as in pretrained ViTs."""
-    classes: Annotated[int, Field(ge=0)] | Labels = 1000
+    classes: Annotated[int, Field(ge=0, le=1_000_000)] | Labels = 1000
     """The names of the classes, or their number; 0 for a model that gives the vector of an image."""
     pixels: PixelsConfig = PixelsConfig()
 

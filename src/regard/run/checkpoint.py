@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
 from regard.files import file_sha256
 from regard.run.sharded_tensors import SHARD_INDEX, ShardedTensors, read_shard_index
@@ -94,7 +95,7 @@ class CheckpointReader:
         """The contents of a checkpoint's state.json, if they are what was written."""
         path = self.path(step) / "state.json"
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
+            state = parse_json(path.read_text(encoding="utf-8"))
             number = state["format"] if isinstance(state, dict) else None
         except (OSError, ValueError, KeyError, RecursionError):
             state, number = {}, None

@@ -22,13 +22,23 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from regard.config import parse_json
+from regard.data.tokenizers.tokenizer import read_tokenizer
 from regard.errors import UserError
 from regard.files import check_encodable, file_sha256, new_file, new_folder, write_text
-from regard.model import AnyModel, Encoder, LanguageModel, VisionTransformer, build_empty, read_any_config
+from regard.model import (
+    AnyModel,
+    Encoder,
+    LanguageModel,
+    VisionTransformer,
+    build_empty,
+    build_meta,
+    read_any_config,
+)
 from regard.model.embedding import out_of_vocabulary
 from regard.run.checkpoint import CheckpointReader
 from regard.run.locate import find_checkpoint, note, pretrained_models, split_checkpoint
-from regard.run.tensors import read_tensors, write_tensors
+from regard.run.tensors import read_shapes, read_tensors, unusable_reason, write_tensors
 
 FORMAT_VERSION = 1
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
@@ -204,8 +214,10 @@ def load_model(name: str | Path) -> LoadedModel:
                 raise
             step = newer
     metadata = _read_run_json(folder)
-    model = build_empty(read_any_config(metadata.get("model"), f"{folder / 'run.json'}: model"))
+    config = read_any_config(metadata.get("model"), f"{folder / 'run.json'}: model")
     path = folder / "model.safetensors"
+    _check_shapes(read_shapes(path), build_meta(config), path)  # before memory is allocated for what run.json claims
+    model = build_empty(config)
     load_weights(model, read_tensors(path), path)
     tokenizers = [_read_tokenizer(folder / name) for name in TOKENIZERS]
     check_digests(folder, metadata, folder / "run.json")
@@ -266,7 +278,7 @@ def _read_run_json(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} is not a run folder: it has no run.json. Import Hugging Face models first.")
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); restore it from a copy.") from None
     version = metadata.get("format") if isinstance(metadata, dict) else None
@@ -310,25 +322,28 @@ def _json(metadata: Mapping[str, Any]) -> str:
 
 def load_weights(model: AnyModel, weights: Mapping[str, Tensor], path: Path) -> None:
     """Load weights, read from `path`, into a model, whose tensors must match exactly."""
-    expected = model.state_dict()
-    for name, tensor in expected.items():
-        if name not in weights:
-            raise UserError(f"{path} lacks the tensor {name}, which the config in run.json requires.")
-        if weights[name].shape != tensor.shape:
-            raise UserError(
-                f"{path}: {name} has the shape {tuple(weights[name].shape)}, but the config in run.json requires "
-                f"{tuple(tensor.shape)}."
-            )
-    unknown = sorted(set(weights) - set(expected))
-    if unknown:
-        raise UserError(f"{path} holds the tensor {unknown[0]}, which the config in run.json does not have.")
+    _check_shapes({name: tuple(tensor.shape) for name, tensor in weights.items()}, model, path)
+    for name, tensor in weights.items():
+        if (reason := unusable_reason(tensor)) is not None:
+            raise UserError(f"{path}: {name} {reason}; restore it from a copy, or train the model again.")
     model.load_state_dict(weights, assign=True)
 
 
+def _check_shapes(found: Mapping[str, tuple[int, ...]], model: AnyModel, path: Path) -> None:
+    """Refuse tensors that do not match those of a model exactly."""
+    expected = model.state_dict()
+    for name, tensor in expected.items():
+        if name not in found:
+            raise UserError(f"{path} lacks the tensor {name}, which the config in run.json requires.")
+        if found[name] != tuple(tensor.shape):
+            raise UserError(
+                f"{path}: {name} has the shape {found[name]}, but the config in run.json requires "
+                f"{tuple(tensor.shape)}."
+            )
+    unknown = sorted(set(found) - set(expected))
+    if unknown:
+        raise UserError(f"{path} holds the tensor {unknown[0]}, which the config in run.json does not have.")
+
+
 def _read_tokenizer(path: Path) -> Tokenizer | None:
-    if not path.is_file():
-        return None
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library raises plain Exception
-        raise UserError(f"{path} is not a readable tokenizer ({error}); restore it from a copy.") from None
+    return read_tokenizer(path) if path.is_file() else None

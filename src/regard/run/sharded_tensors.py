@@ -7,7 +7,6 @@ Every process writes a safetensors file with some rows of each tensor. shards.js
 A tensor that is not listed there is complete. Any number of processes can read the files.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
 
 SHARD_INDEX = "shards.json"
@@ -66,7 +66,7 @@ class ShardedTensors(Mapping[str, Tensor]):
 
 def read_shard_index(path: Path) -> ShardIndex:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         raise UserError(f"{path} is missing or damaged.") from None
 

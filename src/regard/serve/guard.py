@@ -55,7 +55,7 @@ class LocalOnlyMiddleware:
             return
         max_body = self._max_body(scope["path"])
         content_length = headers.get("content-length", "0")
-        if not content_length.isdecimal() or int(content_length) > max_body:
+        if not content_length.isdecimal() or len(content_length) > 15 or int(content_length) > max_body:
             await _respond(scope, receive, _with_headers(send), 413, _too_large(max_body))
             return
         limited = _LimitedBody(receive, _with_headers(send), max_body, self.memory)

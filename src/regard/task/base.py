@@ -176,6 +176,28 @@ class Recipe(Config):
             raise ConfigError(f"model.{error.key}", error.problem) from None
 
 
+def check_ranges(model: Any, vocab_sizes: Mapping[str, int], longest: int, key: str) -> None:
+    """Refuse data whose ids or positions a model does not have, once, before any of it is on a GPU.
+
+    There an index out of range ends the process. `vocab_sizes` are those of the data by side, `longest` is the length
+    of its longest row, and `key` the setting that limits it.
+    """
+    config = model.config
+    for side, size in vocab_sizes.items():
+        known = (side == "source" and getattr(config, "source_vocab_size", None)) or config.vocab_size
+        if size > known:
+            raise UserError(
+                f"The tokenizer of the {side} has {size:,} ids, but the model's vocabulary has {known:,}; start from a "
+                "model that has this tokenizer."
+            )
+    positions = model.embedding.embed_positions.max_length
+    if positions is not None and longest > positions:
+        raise UserError(
+            f"Rows have up to {longest:,} tokens ({key}), but the model has {positions:,} learned positions "
+            f"(model.position.max_length); lower {key}, or raise the number of positions."
+        )
+
+
 def score_test_sets(
     recipe: Recipe, parts: Mapping[str, Part], score: Callable[[Part], Score], log: LogFn
 ) -> dict[str, Score]:

@@ -22,13 +22,13 @@ class ExpectedScore(Config):
 
     bleu: float | None = Field(default=None, ge=0, le=100)
     chrf: float | None = Field(default=None, ge=0, le=100)
-    loss: float | None = Field(default=None, ge=0)
+    loss: float | None = Field(default=None, ge=0, le=1e3)
     """Nats per token."""
-    bits_per_byte: float | None = Field(default=None, ge=0)
+    bits_per_byte: float | None = Field(default=None, ge=0, le=1e3)
     f1: float | None = Field(default=None, ge=0, le=100)
     accuracy: float | None = Field(default=None, ge=0, le=100)
     """Percent."""
-    std: float | None = Field(default=None, ge=0)
+    std: float | None = Field(default=None, ge=0, le=1e3)
     """Standard deviation over seeds of the first metric that is given."""
 
     @model_validator(mode="after")
@@ -55,8 +55,8 @@ class ExpectConfig(Config):
     measured: bool
     scores: dict[str, ExpectedScore] = Field(default_factory=dict)
     """By the name of the test set."""
-    seeds: int | None = Field(default=None, ge=1)
-    minutes: float | None = Field(default=None, gt=0)
+    seeds: int | None = Field(default=None, ge=1, le=1_000_000)
+    minutes: float | None = Field(default=None, gt=0, le=100_000_000)
     hardware: str | None = None
     source: str | None = None
 

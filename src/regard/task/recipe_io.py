@@ -14,6 +14,7 @@ from typing import Any
 
 import tomli_w
 
+from regard.config import parse_toml
 from regard.data.text.corpus import CorpusConfig
 from regard.errors import UserError
 from regard.run import find_model
@@ -31,6 +32,8 @@ _HARMLESS = (
     "train.parallel",
 )
 """Overrides after which a recipe still reaches the scores in its [expect] table."""
+_MAX_KEYS = 50
+"""The most parts that the key of an override may have."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,16 @@ def apply_override(values: dict[str, Any], override: str) -> dict[str, Any]:
     """The values with one override, `a.b=c`: c is read as TOML (a number, true, a list …), else as a string."""
     key, sign, text = override.partition("=")
     path = key.strip().split(".")
+    if len(path) > _MAX_KEYS:
+        raise UserError(f"--set {key[:_MAX_KEYS]}…: the key has {len(path):,} parts; no setting is nested that deep.")
     if not sign or not all(path):
         raise UserError(f"--set {override}: expected a key and a value, such as train.steps=1000.")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    except ValueError as error:
+        raise UserError(f"--set {key}: the value cannot be read: {error}.") from None
     if path[0] in ("data", "init_from") and not _table_at(values, path[:-1]).get("dataset"):
         value = _absolute(value, path[-1], Path.cwd())
     changed: dict[str, Any] = _replaced(values, path, value, override)
@@ -177,8 +184,8 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise UserError(f"{where} is not TOML: {error}.") from None
 
 

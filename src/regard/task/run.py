@@ -16,12 +16,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from regard.config import ConfigError
-from regard.cost import Cost, TrainingSetup, detect_hardware, estimate, memory_advice
+from regard.cost import (
+    Cost,
+    TrainingSetup,
+    check_model_fits,
+    detect_hardware,
+    device_memory,
+    estimate,
+    is_out_of_memory,
+    memory_advice,
+)
 from regard.errors import UserError
 from regard.files import write_text
 from regard.model import count_embedding_parameters, count_parameters
@@ -64,6 +73,9 @@ def train(
     """
     callback = callback if callback is not None and process_group.is_rank0 else Callback()
     check_shard_size(recipe.train.parallel, process_group.size)
+    device = torch.device(device)
+    if not (folder / "run.json").is_file():
+        _check_memory(recipe, device, process_group.size)
     with contextlib.ExitStack() as stack:
         fresh = process_group.is_rank0 and not (folder / "recipe.toml").exists()
         if process_group.broadcast_from_rank0(lambda: claim_folder(recipe, folder, resume, stack, callback.log)):
@@ -72,10 +84,15 @@ def train(
         try:
             task = recipe.build_task(folder, callback.log, process_group)
             trainer = Trainer(task, recipe.train, folder, device=device, callback=callback, process_group=process_group)
-        except UserError:
+        except (UserError, RuntimeError) as error:
             if fresh:
                 _remove_prepared_files(recipe, folder)
-            raise
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"Out of memory while the model was built on {device}; lower model.width or its layers, or end other "
+                "programs that use the device."
+            ) from None
         return _train(recipe, trainer, resume)
 
 
@@ -171,27 +188,38 @@ def _remove_prepared_files(recipe: Recipe, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def _check_memory(recipe: Recipe, device: torch.device, processes: int) -> None:
+    """Refuse a model that does not fit the device, before anything is written, read or built.
+
+    With `init_from` the model is that of the folder, which is loaded first.
+    """
+    if recipe.init_from is None and device.type in ("cpu", "cuda"):
+        setup = _training_setup(recipe, processes, "cuda" if device.type == "cuda" else "cpu")
+        check_model_fits(recipe.expected_model_config, recipe.expected_workload(), setup, device_memory(device))
+
+
+def _training_setup(recipe: Recipe, processes: int, device: Literal["cpu", "cuda"] = "cuda") -> TrainingSetup:
+    config = recipe.train
+    sharded = processes > 1 and config.parallel.kind == "fsdp"
+    return TrainingSetup(
+        config.precision,
+        config.optimizer.kind,
+        device=device,
+        processes=processes,
+        shards=(config.parallel.shard or processes) if sharded else 1,
+        activation_checkpointing=config.activation_checkpointing,
+    )
+
+
 def expected_cost(recipe: Recipe) -> Cost:
     """The cost of a run, estimated from the recipe before the data has been read."""
-    config = recipe.train
-    setup = TrainingSetup(
-        config.precision, config.optimizer.kind, activation_checkpointing=config.activation_checkpointing
-    )
-    return estimate(recipe.expected_model_config, recipe.expected_workload(), setup)
+    return estimate(recipe.expected_model_config, recipe.expected_workload(), _training_setup(recipe, processes=1))
 
 
 def log_cost(recipe: Recipe, task: Task[Any], device: torch.device, callback: Callback) -> Cost:
     """Estimate the cost of the run, of all processes together, and log it before training."""
-    config, size = recipe.train, task.process_group.size
-    sharded = size > 1 and config.parallel.kind == "fsdp"
-    setup = TrainingSetup(
-        config.precision,
-        config.optimizer.kind,
-        processes=size,
-        shards=(config.parallel.shard or size) if sharded else 1,
-        activation_checkpointing=config.activation_checkpointing,
-    )
-    cost = estimate(task.model.config, task.workload(), setup)
+    config = recipe.train
+    cost = estimate(task.model.config, task.workload(), _training_setup(recipe, task.process_group.size))
     hardware = detect_hardware(device)
     cuda_graphs = device.type == "cuda" and config.cuda_graphs and cost.supports_cuda_graphs  # as the trainer decides
     callback.log(f"Estimate: {cost.describe(hardware, cuda_graphs=cuda_graphs)}.")

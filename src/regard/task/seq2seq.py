@@ -7,6 +7,7 @@ prompt, and the loss counts target tokens only.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from regard.errors import UserError
 from regard.model import EncoderDecoder, LanguageModel
 from regard.model.autoregressive import AutoregressiveModel
 from regard.task.backend import Backend
+from regard.task.base import check_ranges
 from regard.train.config import TrainConfig
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
@@ -49,6 +51,8 @@ class Seq2SeqTask:
         self.model, self.process_group = model, process_group
         if train is not None:
             self.batches = self._training_batches(train, groups)
+            if isinstance(model, AutoregressiveModel):  # a benchmark may train another implementation
+                check_ranges(model, train.vocab_sizes, self._longest(train), "data.max_length")
 
     def _training_batches(self, train: TokenStore, groups: Sequence[ItemGroup]) -> TokenBatches:
         config, max_length = self.config, self.max_length
@@ -65,6 +69,13 @@ class Seq2SeqTask:
             raise UserError(
                 f"{error} Raise data.max_length ({max_length}) or train.batch_tokens ({config.batch_tokens})."
             ) from None
+
+    def _longest(self, store: TokenStore) -> int:
+        """The length of the longest row that is trained on."""
+        lengths = np.stack([store.lengths(side) for side in store.sides])
+        kept = lengths[:, (lengths <= self.max_length).all(axis=0)]
+        rows = kept.sum(axis=0) if isinstance(self.model, LanguageModel) else kept
+        return int(rows.max(initial=0))
 
     def describe_data(self) -> str:
         return str(self.batches.stats)

@@ -11,7 +11,8 @@ from torch import Tensor
 from regard.config import ConfigError
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer
 from regard.errors import UserError
-from regard.model import Encoder, EncoderConfig, EncoderSpecialTokensConfig
+from regard.model import Encoder, EncoderConfig, EncoderSpecialTokensConfig, LanguageModel
+from regard.model.embedding import check_ids
 from regard.run import LoadedModel, load_model
 from regard.train.task import LogFn
 
@@ -108,12 +109,13 @@ def init_from_encoder(pretrained: Encoder, config: EncoderConfig, name: str, log
 
 
 def length_batches(
-    rows: Sequence[Sequence[int]], device: torch.device, progress: Callable[[int], None] | None = None
+    rows: Sequence[Sequence[int]], model: Encoder | LanguageModel, progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Batches of rows of similar length: the indices of the rows, the padded rows, and their lengths.
+    """Batches of rows of similar length for a model: the indices of the rows, the padded rows, and their lengths.
 
     `progress` is called with the number of finished rows when the next batch is requested.
     """
+    device = model.device
     budget = BATCH_TOKENS.get(device.type, 2048)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     first = 0
@@ -123,9 +125,10 @@ def length_batches(
             last += 1
         numbers = order[first:last]
         longest = max(1, len(rows[numbers[-1]]))
+        model.embedding.embed_positions.check_length(longest)
         padded = torch.tensor([[*rows[number], *[0] * (longest - len(rows[number]))] for number in numbers])
         lengths = torch.tensor([len(rows[number]) for number in numbers])
-        yield numbers, padded.to(device), lengths.to(device)
+        yield numbers, check_ids(padded, model.config.vocab_size).to(device), lengths.to(device)
         first = last
         if progress is not None:
             progress(first)

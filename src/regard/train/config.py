@@ -14,10 +14,10 @@ class ParallelConfig(Config):
 
     kind: Literal["ddp", "fsdp"] = "ddp"
     """ddp: every process holds all weights. fsdp: each holds a shard of them, which takes less memory."""
-    shard: int | None = Field(default=None, ge=2)
+    shard: int | None = Field(default=None, ge=2, le=100_000)
     """fsdp: over how many processes the weights are sharded; every further group of that many holds another copy.
     All processes, if not given."""
-    timeout: float = Field(default=600.0, gt=0)
+    timeout: float = Field(default=600.0, gt=0, le=2_592_000)
     """Seconds after which a process that does not answer counts as lost."""
 
     @model_validator(mode="after")
@@ -31,14 +31,14 @@ class TrainConfig(Config):
     """Settings of the trainer, whatever the task. A step is one optimizer step on `grad_accumulation` batches."""
 
     seed: int = Field(default=1, ge=0, lt=1 << 63)
-    steps: int = Field(ge=1)
-    batch_tokens: int = Field(default=4096, ge=1)
+    steps: int = Field(ge=1, le=1_000_000_000)
+    batch_tokens: int = Field(default=4096, ge=1, le=1_000_000_000)
     """The most tokens that a batch has on either side (source, target), padding included."""
-    length_buckets: int = Field(default=32, ge=1)
+    length_buckets: int = Field(default=32, ge=1, le=100_000)
     """The number of length buckets: more of them mean less padding, fewer a better mix of sentences."""
-    grad_accumulation: int = Field(default=1, ge=1)
+    grad_accumulation: int = Field(default=1, ge=1, le=1_000_000)
     """The number of batches whose gradients are summed before each optimizer step."""
-    max_grad_norm: float = Field(default=1.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, ge=0, le=1e9)
     """Gradients are clipped to this norm, taken over all parameters; 0 turns clipping off."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the forward and backward pass. Weights, loss and optimizer state are always float32."""
@@ -56,20 +56,20 @@ class TrainConfig(Config):
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig
-    validate_every: int = Field(default=1000, ge=1)
-    save_every: int = Field(default=1000, ge=1)
-    log_every: int = Field(default=50, ge=1)
-    keep_checkpoints: int = Field(default=5, ge=1)
+    validate_every: int = Field(default=1000, ge=1, le=1_000_000_000)
+    save_every: int = Field(default=1000, ge=1, le=1_000_000_000)
+    log_every: int = Field(default=50, ge=1, le=1_000_000_000)
+    keep_checkpoints: int = Field(default=5, ge=1, le=1_000_000)
     """How many checkpoints are kept, besides the best."""
     final_weights: Literal["last", "best", "average", "ema"] = "last"
     """The weights of the finished model: those of the last step, those that did best on the validation set, the average
     of the last `average_last` checkpoints, or the exponential moving average."""
-    average_last: int = Field(default=5, ge=1)
+    average_last: int = Field(default=5, ge=1, le=1_000_000)
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999; 0 keeps none."""
     monitor: Literal["loss", "score"] = "loss"
     """What decides which weights are best: the loss on the validation set, or the task's score."""
-    patience: int = Field(default=0, ge=0)
+    patience: int = Field(default=0, ge=0, le=1_000_000)
     """Early stopping after so many validations in a row without improvement; 0 never stops early."""
 
     @model_validator(mode="before")

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Generic
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.attention.positions.rotary import has_dynamic_rotary
+from regard.fused.training import can_capture_checkpointing
 from regard.train.fused_adam import FusedAdam, GradPointers
 from regard.train.loss import Loss
 from regard.train.step import ExpertBalance, PassKind, TrainStep
@@ -82,6 +84,21 @@ class CudaGraphStep(TrainStep[AnyBatch]):
                     parameter.grad.copy_(grads[name])
                 else:
                     parameter.grad.zero_()
+
+
+def uncapturable_reason(model: nn.Module, *, activation_checkpointing: bool) -> str | None:
+    """Why the passes of a model cannot be captured as CUDA graphs; None if they can."""
+    if has_dynamic_rotary(model):
+        return (
+            "the frequencies of this RoPE scaling (dynamic, longrope) depend on the length of each row, which is read "
+            "during the pass"
+        )
+    if activation_checkpointing and not can_capture_checkpointing(model):
+        return (
+            "train.activation_checkpointing draws dropout twice, which a graph can do only if the model runs on fused "
+            "kernels"
+        )
+    return None
 
 
 class _CapturedPass(Generic[AnyBatch]):

@@ -29,7 +29,7 @@ class LossConfig(Config):
 
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """The probability mass that is spread over the whole vocabulary (Vaswani et al. 2017, §5.4)."""
-    r_drop: float = Field(default=0.0, ge=0)
+    r_drop: float = Field(default=0.0, ge=0, le=1e3)
     """R-Drop's α: how strongly two forward passes with different dropout must agree (Liang et al. 2021, eq. 4).
     0 means a single pass."""
 

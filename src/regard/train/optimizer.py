@@ -7,7 +7,7 @@ checkpoint needs no pickles. A schedule is a function of the step alone, so it h
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from regard.config import Config, ConfigError
 from regard.errors import UserError
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class OptimizerConfig(Config):
     """The defaults are the paper's (Vaswani et al. 2017, §5.3)."""
 
     kind: Literal["adam", "adamw", "muon"] = "adam"
-    betas: tuple[float, float] = Field(default=(0.9, 0.98), strict=False)
-    eps: float = Field(default=1e-9, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.98), strict=False)
+    eps: float = Field(default=1e-9, gt=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=100)
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Muon only."""
 
@@ -127,9 +129,9 @@ class ScheduleConfig(Config):
     """
 
     kind: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"
-    lr: float = Field(gt=0)
-    warmup_steps: int = Field(default=4000, ge=0)
-    steps: int | None = Field(default=None, ge=1)
+    lr: float = Field(gt=0, le=100)
+    warmup_steps: int = Field(default=4000, ge=0, le=1_000_000_000)
+    steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """The length of the run, for schedules that end with it."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
 

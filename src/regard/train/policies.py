@@ -54,10 +54,6 @@ class BatchSplitter:
         return "" if enabled else phrase.format("train.activation_checkpointing=true")
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 @dataclass
 class BestTracker:
     """The best validation so far, for `final_weights = "best"` and early stopping."""

@@ -21,18 +21,18 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
+from regard.cost import is_out_of_memory
 from regard.errors import UserError
-from regard.fused.training import can_capture_checkpointing
 from regard.kernels.cpu.threads import report_busy_cores
 from regard.train.checkpoint import Checkpoint, CheckpointManager, restore_rng_state, rng_state
 from regard.train.config import TrainConfig
-from regard.train.cuda_graph_step import CudaGraphStep
+from regard.train.cuda_graph_step import CudaGraphStep, uncapturable_reason
 from regard.train.distributed.parallel import make_placement
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.fused_adam import fused_adam_for
 from regard.train.loss import Loss
 from regard.train.metrics import MetricsWriter, NullMetricsWriter, RunningStats
-from regard.train.policies import EMA, BatchSplitter, BestTracker, TrainResult, is_out_of_memory, load_final_weights
+from regard.train.policies import EMA, BatchSplitter, BestTracker, TrainResult, load_final_weights
 from regard.train.runtime import StoppedError, deterministic_algorithms, stop_on_signal, without_cudnn_attention
 from regard.train.step import ExpertBalance, Pass, TrainStep, check_batch_sharding, forward_in_precision, shard_batches
 from regard.train.task import AnyBatch, Task
@@ -214,12 +214,11 @@ class Trainer(Generic[AnyBatch]):
 
     def _make_train_step(self) -> TrainStep[AnyBatch]:
         graphs = self.device.type == "cuda" and self.config.cuda_graphs and self.process_group.size == 1
-        if graphs and self.config.activation_checkpointing and not can_capture_checkpointing(self.model):
+        checkpointing = self.config.activation_checkpointing
+        reason = uncapturable_reason(self.model, activation_checkpointing=checkpointing) if graphs else None
+        if reason is not None:
             graphs = False
-            self.callback.log(
-                "Passes are not captured as CUDA graphs (train.cuda_graphs): train.activation_checkpointing draws "
-                "dropout twice, which a graph can do only if the model runs on fused kernels."
-            )
+            self.callback.log(f"Passes are not captured as CUDA graphs (train.cuda_graphs): {reason}.")
         kind = CudaGraphStep[AnyBatch] if graphs else TrainStep[AnyBatch]
         fused_adam = fused_adam_for(self.optimizer, self.placement.forward) if self.process_group.size == 1 else None
         return kind(self.task, self.config.precision, self.placement.forward, fused_adam)

@@ -95,6 +95,15 @@ INVALID = {
         lambda d: edit_tensors(d, lambda t: t.update({"transformer.h.0.attn.c_attn.weight": torch.ones(36, 12)})),
         r"c_attn.weight has the shape \(36, 12\), but config.json calls for \(12, 36\)",
     ),
+    "weights that are not finite": (
+        lambda d: edit_tensors(d, lambda t: t["transformer.h.1.mlp.c_fc.bias"].fill_(float("nan"))),
+        r"transformer\.h\.1\.mlp\.c_fc\.bias has values that are not finite",
+    ),
+    "a million layers": (lambda d: edit_config(d, n_layer=10**6), "cannot be built: layers: found 1000000"),
+    "sizes that no file holds": (
+        lambda d: edit_config(d, n_embd=999_999),
+        r"has the shape \(23, 12\), but config.json calls for \(23, 999999\)",
+    ),
     "cut short": (lambda d: cut(d / "model.safetensors", -7), "model.safetensors is damaged or cut short"),
     "cut in the header": (lambda d: cut(d / "model.safetensors", 40), "damaged or cut short"),
     "empty": (lambda d: cut(d / "model.safetensors", 0), "damaged or cut short"),

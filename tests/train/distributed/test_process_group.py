@@ -12,7 +12,14 @@ import torch
 from regard import UserError
 from regard.data.batching.token_batches import Batch, TokenBatches
 from regard.train.checkpoint import restore_rng_state, rng_state
-from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup, init_process_group, world_size
+from regard.train.distributed.multi_process import explain_communication_error
+from regard.train.distributed.process_group import (
+    SINGLE_PROCESS,
+    LostPeerError,
+    ProcessGroup,
+    init_process_group,
+    world_size,
+)
 from regard.train.step import Pass, check_batch_sharding, shard_batches
 from regard.train.trainer import Trainer
 from tests.train.toy import FixedBatches, Sentences, Toy, settings
@@ -156,3 +163,27 @@ def test_single_process_does_not_import_distributed_code(tmp_path: Path) -> None
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False
     )
     assert (actual.returncode, actual.stdout) == (0, "[]\nFalse False\n"), actual.stderr
+
+
+LOST = (
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711",
+    "Timed out waiting 60000ms for recv operation to complete (gloo)",
+    "NCCL error: remote process exited or there was a network error",
+    "Broken pipe",
+)
+UNUSABLE = (
+    "NCCL error: invalid usage\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+    "[enforce fail at gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth7",
+)
+
+
+@pytest.mark.parametrize("text", [*LOST, *UNUSABLE])
+def test_communication_errors_keep_their_cause(text: str) -> None:
+    explained = explain_communication_error(RuntimeError(text), 60)
+    assert isinstance(explained, LostPeerError if text in LOST else UserError)
+    assert text.splitlines()[-1] in str(explained)
+    assert "\n" not in str(explained)
+
+
+def test_other_errors_are_not_taken_for_communication_errors() -> None:
+    assert explain_communication_error(RuntimeError("shapes do not match"), 60) is None

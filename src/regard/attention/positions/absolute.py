@@ -20,6 +20,14 @@ class Position(nn.Module):
     max_length: int | None = None
     """The number of positions that can be encoded; None if there is no limit."""
 
+    def check_length(self, length: int) -> None:
+        """Refuse a sequence that is longer than there are positions: a GPU would end the process instead."""
+        if self.max_length is not None and length > self.max_length:
+            raise UserError(
+                f"The model has learned positions for {self.max_length} tokens, but {length} are needed; shorten the "
+                "text, or train with a larger position.max_length."
+            )
+
     def encode(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The encoding of each position.  positions: # (…, positions), lengths: # (rows,); (…, positions, features)"""
         raise NotImplementedError
@@ -91,10 +99,8 @@ class Learned(Added):
         try:
             return nn.functional.embedding(positions, self.weight)
         except IndexError:
-            raise UserError(
-                f"The model has learned positions for {self.max_length} tokens, but {int(positions.max()) + 1} are "
-                "needed; shorten the text, or train with a larger position.max_length."
-            ) from None
+            self.check_length(int(positions.max()) + 1)
+            raise
 
 
 class Index(Added):

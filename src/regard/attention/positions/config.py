@@ -41,7 +41,7 @@ class NoPositionConfig(PositionConfig):
 
 class RotaryConfig(PositionConfig):
     kind: Literal["rotary"] = "rotary"
-    theta: float = Field(default=10_000.0, gt=1)
+    theta: float = Field(default=10_000.0, gt=1, le=1e12)
     scaling: AnyScaling | None = None
 
     def rotary(self, head_dim: int) -> Rotary | None:
@@ -52,7 +52,7 @@ class EncodingConfig(PositionConfig):
     """An absolute positional encoding, and how it is combined with the embeddings."""
 
     combine: Literal["add", "concatenate"] = "add"
-    features: int | None = Field(default=None, ge=1)
+    features: int | None = Field(default=None, ge=1, le=1_000_000)
     """The width of a concatenated encoding; the token embedding gets the rest of the model's width."""
 
     def token_width(self, width: int) -> int:
@@ -78,7 +78,7 @@ class EncodingConfig(PositionConfig):
 
 class SinusoidalConfig(EncodingConfig):
     kind: Literal["sinusoidal"] = "sinusoidal"
-    theta: float = Field(default=10_000.0, gt=1)
+    theta: float = Field(default=10_000.0, gt=1, le=1e12)
     layout: Literal["interleaved", "halves"] = "interleaved"
 
     def encoding(self, features: int) -> Position:
@@ -87,7 +87,7 @@ class SinusoidalConfig(EncodingConfig):
 
 class LearnedConfig(EncodingConfig):
     kind: Literal["learned"] = "learned"
-    max_length: int = Field(ge=1)
+    max_length: int = Field(ge=1, le=100_000_000)
 
     def encoding(self, features: int, generator: torch.Generator | None = None) -> Position:
         return Learned(features, self.max_length, generator)

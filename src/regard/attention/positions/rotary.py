@@ -15,7 +15,7 @@ import math
 from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.config import Config, ConfigError
@@ -45,7 +45,7 @@ class LinearScaling(Scaling):
     """Positions divided by `factor` (Chen et al. 2023)."""
 
     kind: Literal["linear"] = "linear"
-    factor: float = Field(gt=0)
+    factor: float = Field(ge=1e-6, le=1e6)
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         return [frequency / self.factor for frequency in frequencies]
@@ -55,8 +55,8 @@ class DynamicScaling(Scaling):
     """A larger theta once the sequence is longer than `original_max_length` ("dynamic NTK")."""
 
     kind: Literal["dynamic"] = "dynamic"
-    factor: float = Field(gt=0)
-    original_max_length: int = Field(ge=1)
+    factor: float = Field(ge=1e-6, le=1e6)
+    original_max_length: int = Field(ge=1, le=100_000_000)
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         width = 2 * len(frequencies)
@@ -75,11 +75,11 @@ class YarnScaling(Scaling):
     """YaRN: low frequencies divided by `factor`, high ones unchanged, a linear ramp in between (Peng et al. 2023)."""
 
     kind: Literal["yarn"] = "yarn"
-    factor: float = Field(gt=0)
-    original_max_length: int = Field(ge=1)
-    beta_fast: float = Field(default=32.0, gt=0)
-    beta_slow: float = Field(default=1.0, gt=0)
-    attention_factor: float | None = Field(default=None, gt=0)
+    factor: float = Field(ge=1e-6, le=1e6)
+    original_max_length: int = Field(ge=1, le=100_000_000)
+    beta_fast: float = Field(default=32.0, gt=0, le=1e6)
+    beta_slow: float = Field(default=1.0, gt=0, le=1e6)
+    attention_factor: float | None = Field(default=None, gt=0, le=1e3)
     truncate: bool = True
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
@@ -107,7 +107,8 @@ class YarnScaling(Scaling):
         return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
-Factors = Annotated[tuple[PositiveFloat, ...], Field(strict=False)]  # files have lists, not tuples
+Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
+Factors = Annotated[tuple[Factor, ...], Field(strict=False)]  # files have lists, not tuples
 
 
 class LongRopeScaling(Scaling):
@@ -116,8 +117,8 @@ class LongRopeScaling(Scaling):
     kind: Literal["longrope"] = "longrope"
     short_factors: Factors
     long_factors: Factors
-    original_max_length: int = Field(ge=1)
-    attention_factor: float = Field(default=1.0, gt=0)
+    original_max_length: int = Field(ge=1, le=100_000_000)
+    attention_factor: float = Field(default=1.0, gt=0, le=1e3)
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         for factors in (self.short_factors, self.long_factors):
@@ -143,10 +144,10 @@ class Llama3Scaling(Scaling):
     """Llama 3.1: low frequencies divided by `factor`, high ones unchanged, interpolated by wavelength in between."""
 
     kind: Literal["llama3"] = "llama3"
-    factor: float = Field(gt=0)
-    original_max_length: int = Field(ge=1)
-    low_freq_factor: float = Field(default=1.0, gt=0)
-    high_freq_factor: float = Field(default=4.0, gt=0)
+    factor: float = Field(ge=1e-6, le=1e6)
+    original_max_length: int = Field(ge=1, le=100_000_000)
+    low_freq_factor: float = Field(default=1.0, gt=0, le=1e6)
+    high_freq_factor: float = Field(default=4.0, gt=0, le=1e6)
 
     @model_validator(mode="after")
     def _band(self) -> Self:
@@ -224,6 +225,11 @@ class Rotary(nn.Module):
     def _for_length(self, length: int) -> Tensor:
         exact = self.scaling.scale_frequencies(_frequencies(self.width, self.theta), self.theta, length)
         return torch.tensor(exact, dtype=torch.float32, device=self.frequencies.values.device)
+
+
+def has_dynamic_rotary(model: nn.Module) -> bool:
+    """Whether some rotation of a model depends on the sequence length, which it then reads from the device."""
+    return any(isinstance(module, Rotary) and not module.is_static for module in model.modules())
 
 
 def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:

@@ -26,7 +26,7 @@ def classify(
         ),
     ] = None,
     output: OutputOption = None,
-    top: Annotated[int, typer.Option(min=1, help="The number of most likely classes to print.")] = 1,
+    top: Annotated[int, typer.Option(min=1, max=1_000_000, help="The number of most likely classes to print.")] = 1,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

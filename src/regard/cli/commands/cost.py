@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import DeviceOption, OverridesOption, select_device
+from regard.config import parse_json, parse_toml
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _read_config(path: Path) -> Any:
         raise UserError(f"{path}: this model config does not exist.")
     try:
         text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}).") from None
     return None if path.suffix == ".toml" and "kind" not in values else values

@@ -28,10 +28,14 @@ def fill(
     top: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Print this many of the most likely words for each [MASK] instead of the filled text."
+            min=1,
+            max=10_000,
+            help="Print this many of the most likely words for each [MASK] instead of the filled text.",
         ),
     ] = None,
-    tokens_per_mask: Annotated[int, typer.Option(min=1, help="The number of tokens that each [MASK] stands for.")] = 1,
+    tokens_per_mask: Annotated[
+        int, typer.Option(min=1, max=1000, help="The number of tokens that each [MASK] stands for.")
+    ] = 1,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,

@@ -64,7 +64,8 @@ FileOption = Annotated[
     list[Path] | None, typer.Option(help="Read prompts from a file, one per line; also .gz, .xz, .zst. Repeatable.")
 ]
 BeamSizeOption = Annotated[
-    int | None, typer.Option(min=1, help="Search for the most likely text instead of sampling; 1 is greedy search.")
+    int | None,
+    typer.Option(min=1, max=1000, help="Search for the most likely text instead of sampling; 1 is greedy search."),
 ]
 
 
@@ -73,8 +74,10 @@ def generate(
     prompt: PromptArgument = None,
     file: FileOption = None,
     output: OutputOption = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The maximum number of tokens to generate.")] = 200,
-    nbest: Annotated[int, typer.Option(min=1, help="The number of continuations of each prompt.")] = 1,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, max=100_000_000, help="The maximum number of tokens to generate.")
+    ] = 200,
+    nbest: Annotated[int, typer.Option(min=1, max=1000, help="The number of continuations of each prompt.")] = 1,
     beam_size: BeamSizeOption = None,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,

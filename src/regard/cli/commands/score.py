@@ -48,7 +48,7 @@ def score(
     tokenized: Annotated[bool, typer.Option("--tokenized", help="The text is already tokenized.")] = False,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     sentences: Annotated[bool, typer.Option("--sentences", help="Also score every sentence.")] = False,
-    samples: Annotated[int, typer.Option(min=1, help="Bootstrap samples for --against.")] = 1000,
+    samples: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bootstrap samples for --against.")] = 1000,
     beam_size: BeamSizeOption = None,
     min_length: MinLengthOption = None,
     length_penalty: LengthPenaltyOption = None,

@@ -15,9 +15,11 @@ def shortlist(
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Both sides: a .tsv or .jsonl file, or a folder.")] = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME", help="The dataset that these files are in.")] = None,
-    candidates: Annotated[int, typer.Option(min=1, help="Target tokens kept for each source token.")] = 50,
+    candidates: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Target tokens kept for each source token.")
+    ] = 50,
     frequent: Annotated[
-        int, typer.Option(min=0, help="The most frequent target tokens, which are always allowed.")
+        int, typer.Option(min=0, max=10_000_000, help="The most frequent target tokens, which are always allowed.")
     ] = 100,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: the model's shortlist.safetensors.")] = None,
 ) -> None:

@@ -51,7 +51,9 @@ def train(
     parallel: Annotated[
         Parallel | None, typer.Option(help="ddp: every process holds all weights; fsdp: weights are sharded.")
     ] = None,
-    shard: Annotated[int | None, typer.Option(min=2, help="fsdp: shard the weights over this many processes.")] = None,
+    shard: Annotated[
+        int | None, typer.Option(min=2, max=100_000, help="fsdp: shard the weights over this many processes.")
+    ] = None,
 ) -> None:
     """Train a model with a recipe, on its data or on yours (--data; --source and --target for parallel text)."""
     from regard.cli.training_display import TrainingDisplay

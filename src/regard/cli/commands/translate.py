@@ -63,7 +63,7 @@ FileOption = Annotated[
     list[Path] | None, typer.Option(help="Translate a file, line by line; also .gz, .xz, .zst. Repeatable.")
 ]
 BeamGroupsOption = Annotated[
-    int | None, typer.Option(min=2, help="Diverse beam search with this many groups of beams.")
+    int | None, typer.Option(min=2, max=1000, help="Diverse beam search with this many groups of beams.")
 ]
 EnsembleOption = Annotated[
     list[str] | None, typer.Option(metavar="MODEL", help="Another model of an ensemble; repeatable.")
@@ -80,7 +80,9 @@ def translate(
     file: FileOption = None,
     output: OutputOption = None,
     beam_size: BeamSizeOption = None,
-    nbest: Annotated[int, typer.Option(min=1, help="The number of translations of each line, best first.")] = 1,
+    nbest: Annotated[
+        int, typer.Option(min=1, max=1000, help="The number of translations of each line, best first.")
+    ] = 1,
     beam_groups: BeamGroupsOption = None,
     prefix: PrefixOption = "",
     require: RequireOption = None,

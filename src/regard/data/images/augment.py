@@ -25,7 +25,7 @@ _LOG_ASPECT_RATIO = math.log(3.3)
 class AugmentConfig(Config):
     """How training images are augmented; by default not at all."""
 
-    crop: int = Field(default=0, ge=0)
+    crop: int = Field(default=0, ge=0, le=10_000)
     """Random crop: an image is padded with this many black pixels on each side and cut to its size at a random
     offset."""
     flip: float = Field(default=0.0, ge=0, le=1)
@@ -33,9 +33,9 @@ class AugmentConfig(Config):
     and letters."""
     erase: float = Field(default=0.0, ge=0, le=1)
     """The probability of random erasing: a rectangle is filled with the image's mean (Zhong et al. 2020)."""
-    mixup: float = Field(default=0.0, ge=0)
+    mixup: float = Field(default=0.0, ge=0, le=1e3)
     """α of mixup (Zhang et al. 2018): two images are blended, with a weight drawn from Beta(α, α)."""
-    cutmix: float = Field(default=0.0, ge=0)
+    cutmix: float = Field(default=0.0, ge=0, le=1e3)
     """α of CutMix (Yun et al. 2019): a rectangle of one image comes from another. With mixup too, each gets half."""
     mix_probability: float = Field(default=1.0, ge=0, le=1)
     """The fraction of images that are mixed, if mixup or cutmix is on."""

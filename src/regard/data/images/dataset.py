@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import ConfigError
@@ -34,7 +34,10 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 LogFn = Callable[[str], object]
 
 _Names = Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=2)]
-_Fractions = Annotated[tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat], Field(strict=False)]
+_Side = Annotated[int, Field(gt=0, le=100_000)]
+_Fraction = Annotated[float, Field(ge=0, le=1e6)]
+_Fractions = Annotated[tuple[_Fraction, _Fraction, _Fraction], Field(strict=False)]
+_MAX_CLASSES = 1_000_000
 _CHUNK = 1 << 10
 """Images hashed at once."""
 
@@ -55,7 +58,7 @@ class ImagesConfig(DataSource):
     """The class names, by number. By default those of the dataset or the folder, sorted; otherwise the numbers."""
     channels: Literal[1, 3] | None = None
     """1 for grayscale, 3 for RGB. By default folders are read as RGB, and arrays as they are."""
-    size: PositiveInt | Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)] | None = None
+    size: _Side | Annotated[tuple[_Side, _Side], Field(strict=False)] | None = None
     """Height and width in pixels, or one number for both. Required if the images differ in size."""
     fit: Fit = "crop"
     """How an image gets its new aspect ratio: by a center crop, or by stretching."""
@@ -259,6 +262,11 @@ def _from_arrays(
     if known is None:
         if numbers.min() < 0:
             raise UserError(f"image {int(numbers.argmin()):,} has the label {numbers.min()}; labels count from 0.")
+        if numbers.max() >= _MAX_CLASSES:
+            raise UserError(
+                f"image {int(numbers.argmax()):,} has the label {numbers.max()}; labels without names are class "
+                f"numbers, of at most {_MAX_CLASSES:,} classes."
+            )
         if numbers.min() == numbers.max():
             raise UserError(f"all labels are {numbers[0]}; at least two classes are needed.")
         known = tuple(map(str, range(int(numbers.max()) + 1)))

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.data.images.file import ImageFormat, Pixels, read_image
 from regard.data.registry import cache_folder, locked_folder
 from regard.errors import UserError
@@ -149,7 +150,7 @@ def _key(files: ImageFiles, format: ImageFormat) -> str:
 def _open(folder: Path) -> tuple[Tensor, str] | None:
     """The pixels and their SHA-256, if the cached files are complete."""
     try:
-        header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
+        header = parse_json((folder / "header.json").read_text(encoding="utf-8"))
         shape = [int(side) for side in header["shape"]]
         if header["format"] != FORMAT or (folder / "pixels").stat().st_size != math.prod(shape):
             return None

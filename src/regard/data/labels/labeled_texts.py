@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from regard.data.source import DataSource, NonEmpty
+from regard.data.source import DataSource, NonEmpty, TwoColumns
 from regard.data.text.documents import text_files
 from regard.data.text.lines import check_file, read_json_lines, read_lines, uncompressed_suffix
 from regard.data.text.pairs import read_table
@@ -18,7 +18,7 @@ class LabeledConfig(DataSource):
 
     path: NonEmpty
     """The file; or a folder whose subfolders are named by their label and contain .txt files, each one text."""
-    columns: Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)] = (1, 2)
+    columns: TwoColumns = (1, 2)
     """The columns of text and label in a table, counted from 1."""
     header: bool = False
     """Whether the first line of a table has the names of the columns."""

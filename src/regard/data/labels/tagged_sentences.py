@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import Field, PositiveInt
-
-from regard.data.source import DataSource, NonEmpty
+from regard.data.source import DataSource, NonEmpty, TwoColumns
 from regard.data.text.lines import check_file, read_lines
 from regard.data.trees.cleaning import clean_tree
 from regard.data.trees.tree import read_trees, unescape_brackets
@@ -20,7 +18,7 @@ class TaggedConfig(DataSource):
     format: Literal["trees", "slashes", "columns"] = "trees"
     """Trees in Penn bracket format, whose leaves have tags; one sentence per line with a tag after each word, `the/DT
     cat/NN`; or one word per line with its tag in another column, and an empty line between sentences."""
-    columns: Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)] = (1, 2)
+    columns: TwoColumns = (1, 2)
     """The columns of word and tag, counted from 1, separated by tabs or spaces."""
 
 

@@ -27,6 +27,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config import parse_json
 from regard.data.store.writer import SideWriter, id_type
 from regard.errors import UserError
 from regard.files import file_lock, is_locked
@@ -224,7 +225,7 @@ def _read_header(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise DamagedStoreError(f"{folder}: there is no such folder.")
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = parse_json(path.read_text(encoding="utf-8"))
         version, checksum = header["format"], header.pop("checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedStoreError(f"{path} cannot be read ({error}); remove {folder}.") from None

@@ -13,16 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from regard.config import ConfigError
 from regard.data.batching.item_weights import MAX_WEIGHT
-from regard.data.source import DataSource, NonEmpty
+from regard.data.source import DataSource, NonEmpty, TwoColumns
 from regard.data.text.lines import uncompressed_suffix
 from regard.data.text.pairs import COLUMNS, KEYS, Pair, list_pair_files, read_pairs
 from regard.errors import UserError
 
-_TwoColumns = Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False)]  # TOML and JSON have lists, not tuples
 _TwoNames = Annotated[tuple[NonEmpty, NonEmpty], Field(strict=False)]
 
 
@@ -33,7 +32,7 @@ class CorpusConfig(DataSource):
     """A .tsv, .txt or .jsonl file, compressed or not, or a folder of such files."""
     source: NonEmpty | None = None
     target: NonEmpty | None = None
-    columns: _TwoColumns = COLUMNS
+    columns: TwoColumns = COLUMNS
     """The columns of source and target in a .tsv file, counted from 1."""
     keys: _TwoNames = KEYS
     """The keys of source and target in a .jsonl file; "translation.en" is nested in "translation"."""

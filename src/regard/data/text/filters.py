@@ -22,11 +22,11 @@ class FilterConfig(Config):
 
     drop_empty: bool = True
     """Drop pairs with a side of nothing but white space."""
-    max_characters: int | None = Field(default=None, ge=1)
+    max_characters: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """The most characters a side may have."""
-    max_words: int | None = Field(default=None, ge=1)
+    max_words: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """The most words, separated by white space, a side may have."""
-    max_length_ratio: float | None = Field(default=None, ge=1)
+    max_length_ratio: float | None = Field(default=None, ge=1, le=1e6)
     """The largest ratio of the longer side's characters to the shorter side's."""
     drop_identical: bool = False
     """Drop pairs whose sides are identical except for surrounding white space."""

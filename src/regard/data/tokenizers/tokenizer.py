@@ -14,7 +14,8 @@ consist of the 256 characters that stand for bytes, of one character, or of a wo
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,10 @@ SPECIAL_NAMES = {
     "cls": "⟨cls⟩",
 }
 """The names of our special tokens in tokenizer.json; the last three are for encoders."""
+MAX_FILE_BYTES = 100_000_000
+"""The largest tokenizer.json that is opened; vocabularies of 250,000 tokens take about a third of it."""
+MAX_VOCAB_SIZE = 10_000_000
+"""The most ids of a tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +84,14 @@ class TextTokenizer:
         sep: int | None = None,
         cls: int | None = None,
     ) -> None:
+        self._known = _checked_ids(tokenizer)
+        self.vocab_size = max(self._known, default=-1) + 1
+        """The number of ids."""
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         # Plain encoding needs none of these, which an imported tokenizer may have set.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
-        self._known = frozenset(self.tokenizer.get_vocab(with_added_tokens=True).values())
-        self.vocab_size = max(self._known, default=-1) + 1
-        """The number of ids."""
         self.pad = self._special_id("pad", pad)
         self.bos = self._special_id("bos", bos)
         self.eos = self._special_id("eos", eos)
@@ -130,7 +135,8 @@ class TextTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, computed on several threads."""
         try:
-            encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            with _explain_panics():
+                encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
             for text in texts:
                 check_text(text)
@@ -143,7 +149,8 @@ class TextTokenizer:
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of a text, and the span of characters that each of them covers."""
         check_text(text)
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        with _explain_panics():
+            encoding = self.tokenizer.encode(text, add_special_tokens=False)
         pairs = [
             (part, span)
             for token, span in zip(encoding.ids, encoding.offsets, strict=True)
@@ -162,7 +169,8 @@ class TextTokenizer:
     def round_trip_loss(self, text: str) -> RoundTripLoss:
         """How `decode(encode(text))` differs from the text."""
         check_text(text)
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        with _explain_panics():
+            encoding = self.tokenizer.encode(text, add_special_tokens=False)
         spans = zip(encoding.ids, encoding.offsets, strict=True)
         unknown = tuple(text[first:last] for token, (first, last) in spans if token == self.unk)
         decoded = self.decode(self.encode(text))
@@ -180,20 +188,7 @@ class TextTokenizer:
     @classmethod
     def load(cls, path: str | Path, **special: int | None) -> Self:
         """Read a tokenizer.json, our own or (with the ids of its special tokens) any other."""
-        path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(f"{path}: there is no such file; give the path of a tokenizer.json.") from None
-        except OSError as error:
-            raise UserError(f"{path} could not be read ({error.strerror}).") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{path} is not UTF-8, so it is not a tokenizer; restore it from a copy.") from None
-        try:
-            tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # the library raises plain Exception
-            raise UserError(f"{path} is not a valid tokenizer ({error}); restore it from a copy.") from None
-        return cls(tokenizer, **special)
+        return cls(read_tokenizer(Path(path)), **special)
 
     def _special_ids(self) -> dict[str, int | None]:
         """The id of each special token by its role, or None."""
@@ -233,6 +228,55 @@ class TextTokenizer:
                     f"{self.vocab_size - 1}; does it come from another tokenizer?"
                 )
         return [int(number) for number in ids if number not in self._hidden]
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The `tokenizers.Tokenizer` of a tokenizer.json."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"{path} has {path.stat().st_size:,} bytes; a tokenizer has at most {MAX_FILE_BYTES:,}.")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; give the path of a tokenizer.json.") from None
+    except OSError as error:
+        raise UserError(f"{path} could not be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8, so it is not a tokenizer; restore it from a copy.") from None
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain Exception
+        raise UserError(f"{path} is not a valid tokenizer ({error}); restore it from a copy.") from None
+    try:
+        _checked_ids(tokenizer)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return tokenizer
+
+
+def _checked_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of a tokenizer. Absurd ones are refused here: the library takes minutes to write gaps between them."""
+    ids = frozenset(tokenizer.get_vocab(with_added_tokens=True).values())
+    if max(ids, default=-1) >= MAX_VOCAB_SIZE:
+        raise UserError(f"The tokenizer has the id {max(ids):,}; ids must be less than {MAX_VOCAB_SIZE:,}.")
+    return ids
+
+
+@contextmanager
+def _explain_panics() -> Iterator[None]:
+    """A `UserError` for regular expressions in a tokenizer.json that backtrack without end.
+
+    Oniguruma gives up on a match after ten million steps (about a tenth of a second); the library then panics, which
+    is not an `Exception` in Python.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"The tokenizer could not split this text ({error}): a regular expression of its tokenizer.json does not "
+            "suit it; use another tokenizer, or shorter lines."
+        ) from None
 
 
 def check_text(text: str) -> None:

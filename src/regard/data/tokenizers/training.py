@@ -45,10 +45,10 @@ class TokenizerConfig(Config):
     """The kind and size of a tokenizer."""
 
     kind: Kind = "bpe"
-    vocab_size: int | None = Field(default=None, ge=1)
+    vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
     """The maximum number of tokens, special ones included. By default 8,000 for bpe and unigram, otherwise
     unlimited."""
-    min_frequency: int = Field(default=1, ge=1)
+    min_frequency: int = Field(default=1, ge=1, le=1_000_000_000)
     """The minimum number of occurrences of a word or character (bpe: of a pair to merge) to become a token."""
 
     extra_roles: ClassVar[tuple[str, ...]] = ()

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from regard.config import parse_json
 from regard.data.text.lines import check_file
 from regard.data.trees.tree import Leaf, Tree, TreeBuilder
 from regard.errors import UserError
@@ -153,8 +154,8 @@ class TreeVocabulary:
         """Read a file that `save` wrote."""
         check_file(Path(path))
         try:
-            content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            content: Any = parse_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read as JSON ({error}).") from None
         if not isinstance(content, dict) or content.get("kind") != _KIND:
             raise UserError(f'{path} is not a tree vocabulary: its "kind" is not "{_KIND}".')

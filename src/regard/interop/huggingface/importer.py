@@ -34,7 +34,7 @@ from regard.interop.huggingface.mapping import convert_weights
 from regard.interop.huggingface.sentence_transformers import fit_tokenizer, read_sentence
 from regard.interop.huggingface.tokenizer import Pair, read_tokenizers, special_ids
 from regard.interop.huggingface.weights import Weights, find_files, read_if_there, read_json
-from regard.model import AnyModel, VisionTransformer, build_empty, count_parameters
+from regard.model import AnyModel, VisionTransformer, build_meta, count_parameters
 from regard.run import save_model
 
 ARCHITECTURES = (
@@ -148,14 +148,16 @@ def _build(architecture: Architecture, hf_config: HFConfig, weights: Weights, to
     """Our model with the converted weights."""
     try:
         config = drop_unused_bos(architecture.read(hf_config, weights), tokenizer)
-        model = build_empty(config)
+        model = build_meta(config)
     except ConfigError as error:
         raise UserError(f"{hf_config.location} describes a model that cannot be built: {error}") from None
     except (ArithmeticError, RuntimeError, TypeError) as error:  # sizes far beyond any machine
         raise UserError(
             f"{hf_config.location} describes a model that cannot be built ({_first_line(error)})."
         ) from None
-    model.load_state_dict(convert_weights(architecture.rules(config), weights, model.state_dict()), assign=True)
+    converted = convert_weights(architecture.rules(config), weights, model.state_dict())
+    model = model.to_empty(device="cpu")  # only now, when the weights are known to fit
+    model.load_state_dict(converted, assign=True)
     return model
 
 

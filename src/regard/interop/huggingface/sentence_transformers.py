@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers
 
 from regard.errors import UserError
 from regard.interop.huggingface.hf_config import HFConfig
-from regard.interop.huggingface.weights import parse_json, read_if_there, read_json
+from regard.interop.huggingface.weights import read_any_json, read_if_there, read_json
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _STEPS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
@@ -24,7 +24,7 @@ def read_sentence(directory: Path) -> dict[str, Any]:
     """The folder's configuration as plain data; empty for a folder of another kind."""
     if not (directory / _MODULES).is_file():
         return {}
-    modules = parse_json(directory / _MODULES)
+    modules = read_any_json(directory / _MODULES)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise UserError(f"{directory / _MODULES} should hold a list of steps; download it again.")
     steps = [str(module.get("type")).rpartition(".")[2] for module in modules]

@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from regard.data.tokenizers.tokenizer import read_tokenizer
 from regard.errors import UserError
 from regard.interop.huggingface.sentencepiece import (
     SentencePieceModel,
@@ -85,10 +86,7 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _read_tokenizer_json(path: Path) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{path} is not a valid tokenizer file ({error}); download it again.") from None
+    tokenizer = read_tokenizer(path)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from regard.config import parse_json
 from regard.errors import UserError
+from regard.run.tensors import unusable_reason
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _OTHER_FORMATS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "*.bin", "*.h5", "*.msgpack")
 HEADS = ("lm_head.", "final_logits_bias", "cls.", "classifier.")
 """Prefixes of a head's tensors, which never have the model's prefix."""
-_FLOATING_POINT = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Weights:
@@ -60,11 +60,10 @@ class Weights:
                 f"{self.file_of(name)} lacks the tensor {self.original_name(name)}, which config.json calls for; "
                 "download the folder again."
             )
-        if found.dtype not in _FLOATING_POINT:
+        if (reason := unusable_reason(found)) is not None:
             raise UserError(
-                f"{self.file_of(name)}: {self.original_name(name)} is stored as "
-                f"{str(found.dtype).removeprefix('torch.')}; "
-                "import the model in float32, float16 or bfloat16, not a quantized copy."
+                f"{self.file_of(name)}: {self.original_name(name)} {reason}; import an intact copy of the model that "
+                "is not quantized."
             )
         return found
 
@@ -116,7 +115,7 @@ def find_files(directory: Path, class_name: str) -> list[Path]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
-    values = parse_json(path)
+    values = read_any_json(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} should hold an object, but holds a {type(values).__name__}.")
     return values
@@ -127,13 +126,13 @@ def read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def parse_json(path: Path) -> Any:
+def read_any_json(path: Path) -> Any:
     """The content of a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not JSON ({error}); download it again.") from None
 
 

@@ -107,7 +107,7 @@ def text_logprobs(
     room = None if max_length is None else max(max_length - len(prefix) - len(suffix), 0)
     rows = [[*prefix, *ids[:room], *suffix] for ids in text.encode_batch(texts)]
     results: list[Tensor] = [torch.empty(0)] * len(rows)
-    for numbers, tokens, lengths in length_batches(rows, model.device, progress):
+    for numbers, tokens, lengths in length_batches(rows, model, progress):
         logprobs = (forward or model)(tokens, lengths=lengths).float().log_softmax(dim=-1).cpu()
         for number, row in zip(numbers, logprobs, strict=True):
             results[number] = row[None]
@@ -128,7 +128,7 @@ def word_logprobs(
     encoded = encode_words(sentences, text)
     rows = [[*prefix, *ids, *suffix] for ids, _ in encoded]
     results: list[Tensor] = [torch.empty(0)] * len(rows)
-    for numbers, tokens, lengths in length_batches(rows, model.device, progress):
+    for numbers, tokens, lengths in length_batches(rows, model, progress):
         firsts = [torch.tensor(encoded[number][1], dtype=torch.long) + len(prefix) for number in numbers]
         positions = torch.nn.utils.rnn.pad_sequence(firsts, batch_first=True).to(tokens.device)
         logprobs = (forward or model)(tokens, lengths=lengths, positions=positions).float().log_softmax(dim=-1).cpu()

@@ -31,7 +31,7 @@ class TextClassificationDataConfig(Config):
     valid: LabeledConfig | None = None
     test: dict[str, LabeledConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
-    max_length: int = Field(default=256, ge=3)
+    max_length: int = Field(default=256, ge=3, le=100_000_000)
     """Longer texts are truncated to this many tokens, in training and inference."""
 
 
@@ -42,7 +42,7 @@ class TokenClassificationDataConfig(Config):
     valid: TaggedConfig | None = None
     test: dict[str, TaggedConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
-    max_length: int = Field(default=256, ge=3)
+    max_length: int = Field(default=256, ge=3, le=100_000_000)
     """Sentences of more tokens are dropped from training."""
 
 

@@ -22,7 +22,7 @@ from regard.errors import UserError
 from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
 from regard.run import LoadedModel
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import report_unknown, score_test_sets
+from regard.task.base import check_ranges, report_unknown, score_test_sets
 from regard.task.classification.pipeline import text_logprobs, word_logprobs
 from regard.task.classification.recipe import ClassificationRecipe
 from regard.task.text_encoder import (
@@ -63,6 +63,7 @@ class ClassificationTask:
         self.valid, self.evaluation_data, self.fingerprints = valid, evaluation_data, fingerprints
         if train is not None:
             self.batches = self._training_batches(train)
+            check_ranges(model, {}, self._longest(train), "data.max_length")  # the store has checked ids and labels
 
     def _training_batches(self, train: TokenStore) -> LabeledBatches:
         config, max_length = self.recipe.train, self.recipe.parts.max_length
@@ -78,6 +79,14 @@ class ClassificationTask:
             raise UserError(
                 f"{error} Raise data.max_length ({max_length}) or train.batch_tokens ({config.batch_tokens})."
             ) from None
+
+    def _longest(self, train: TokenStore) -> int:
+        """The length of the longest row that is trained or validated on."""
+        lengths = train.lengths(train.sides[0])
+        longest = int(lengths[lengths <= self.recipe.parts.max_length].max(initial=0))
+        if self.valid is not None:  # all of it is read, however long it is
+            longest = max(longest, int(self.valid.lengths(self.valid.sides[0]).max(initial=0)))
+        return longest
 
     @classmethod
     def prepare(cls, recipe: ClassificationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:

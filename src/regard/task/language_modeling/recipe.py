@@ -25,7 +25,7 @@ class LanguageModelingDataConfig(Config):
     valid: TextConfig | None = None
     test: dict[str, TextConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
-    context_length: int = Field(default=256, ge=1)
+    context_length: int = Field(default=256, ge=1, le=100_000_000)
     """Tokens of a row: as far back as attention reaches in training."""
     packing: Literal["contiguous", "random", "packed"] = "contiguous"
     """How rows are cut from the text. contiguous: adjacent windows, so that an epoch predicts each token once. random:
@@ -43,7 +43,7 @@ class LanguageModelingDataConfig(Config):
 class LanguageModelingTokenizerConfig(TokenizerConfig):
     """How text is tokenized."""
 
-    max_examples: int | None = Field(default=None, ge=1)
+    max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
     """Train the tokenizer on the first documents only."""
 
 

@@ -19,7 +19,7 @@ from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
 from regard.run import LoadedModel
 from regard.score import PerplexityScore, score_perplexity
-from regard.task.base import score_test_sets
+from regard.task.base import check_ranges, score_test_sets
 from regard.task.init_from import start_from
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
@@ -57,6 +57,9 @@ class LanguageModelingTask:
         tested."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.texts, self.fingerprints = texts, fingerprints
+        packed = recipe.data.packing == "packed"  # then positions count from the beginning of a document
+        length = 0 if packed else recipe.data.context_length
+        check_ranges(model, {"text": tokenizer.vocab_size}, length, "data.context_length")
         self.batches: TextBatches
         if train is not None:
             self.batches = training_batches(recipe.data, train, recipe.rows, seed=recipe.train.seed, start=self._start)

@@ -150,7 +150,7 @@ class FillMask(Pipeline):
     def _extend(self, hypotheses: list["_Hypothesis"], step: int, beam_size: int) -> list["_Hypothesis"]:
         """Each mask's hypotheses extended by one token: the `beam_size` most likely ones, best first."""
         beams: dict[tuple[int, int], list[_Hypothesis]] = {}
-        for numbers, tokens, lengths in length_batches([one.ids for one in hypotheses], self.encoder.device):
+        for numbers, tokens, lengths in length_batches([one.ids for one in hypotheses], self.encoder):
             batch = [hypotheses[number] for number in numbers]
             positions = torch.tensor([[one.positions[step]] for one in batch], device=tokens.device)
             logits = self.encoder(tokens, lengths=lengths, positions=positions)[:, 0]  # (rows, vocabulary)

@@ -25,7 +25,7 @@ from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_K
 class MaskedLMTokenizerConfig(EncoderTokenizerConfig):
     """How text is tokenized."""
 
-    max_examples: int | None = Field(default=None, ge=1)
+    max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
     """Train the tokenizer on the first so many documents only."""
 
 

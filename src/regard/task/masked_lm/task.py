@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.model import Encoder, EncoderConfig
 from regard.run import LoadedModel
 from regard.score import MaskedLMScore
-from regard.task.base import score_test_sets
+from regard.task.base import check_ranges, score_test_sets
 from regard.task.masked_lm.recipe import MaskedLMRecipe
 from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
 from regard.task.text_encoder import (
@@ -53,6 +53,9 @@ class MaskedLMTask:
         the model can only be tested."""
         self.recipe, self.tokenizer, self.model, self.process_group = recipe, tokenizer, model, process_group
         self.evaluation_data, self.fingerprints = evaluation_data, fingerprints
+        packed = recipe.data.packing == "packed"  # then positions count from the beginning of a document
+        length = 0 if packed else recipe.data.context_length
+        check_ranges(model, {"text": tokenizer.vocab_size}, length, "data.context_length")
         masking, seed = recipe.masking, recipe.train.seed
         evaluation = MaskingConfig(
             probability=masking.probability, mask_fraction=1.0, random_fraction=0.0, whole_word=masking.whole_word

@@ -52,7 +52,7 @@ class ParsingDataConfig(Config):
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
     tags: bool = True
     """Whether the linearized tree has a part-of-speech tag for each word, or one symbol for all words."""
-    max_length: int = Field(default=256, ge=1)
+    max_length: int = Field(default=256, ge=1, le=100_000_000)
     """Sentences with more tokens, or whose tree has more symbols, are not trained on."""
 
     @model_validator(mode="after")

@@ -34,12 +34,12 @@ class TranslationDataConfig(Config):
     """If not given, some pairs are held out of the training data."""
     test: dict[str, CorpusConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training."""
-    dev_size: int = Field(default=1000, ge=0)
+    dev_size: int = Field(default=1000, ge=0, le=1_000_000_000)
     """At most how many pairs are held out of the training data for validation if `valid` is not given."""
     filter: FilterConfig = FilterConfig()
     augment: TextAugmentConfig = TextAugmentConfig()
     """Changed copies of pairs to train on as well: in upper or lower case, or without final punctuation."""
-    max_length: int = Field(default=256, ge=1)
+    max_length: int = Field(default=256, ge=1, le=100_000_000)
     """Pairs with more tokens on either side are not trained on."""
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class TranslationTokenizerConfig(TokenizerConfig):
 
     shared: bool = True
     """One vocabulary for both languages."""
-    max_examples: int | None = Field(default=None, ge=1)
+    max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
     """Train the tokenizer on the first pairs only."""
 
 

@@ -25,6 +25,10 @@ from regard.train.distributed.process_group import LAUNCH_ADVICE, LostPeerError,
 _STORE_TIMEOUT = timedelta(days=30)
 _RENDEZVOUS_SECONDS = 600.0
 """The longest wait for all processes to start, even if `timeout` is longer."""
+_COMMUNICATION_MARKS = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "socket")
+_LOST_MARKS = ("closed", "reset", "refused", "broken pipe", "socket", "timed out", "timeout", "remote", "aborted")
+_CAUSE_CHARACTERS = 500
+"""How much of an error's text is shown: NCCL adds a stack trace."""
 
 
 class TorchProcessGroup(ProcessGroup):
@@ -121,11 +125,10 @@ class TorchProcessGroup(ProcessGroup):
         try:
             yield
         except RuntimeError as error:
-            if not _is_communication_error(error):
+            explained = explain_communication_error(error, self.timeout)
+            if explained is None:
                 raise
-            raise LostPeerError(
-                f"another process of this run exited, or did not answer within {self.timeout:g} seconds"
-            ) from error
+            raise explained from error
 
     def claim_error_report(self) -> bool:
         try:
@@ -180,7 +183,21 @@ def _agree_on_prefix(store: Any, rank: int, size: int, timeout: float) -> str:
     return prefix
 
 
-def _is_communication_error(error: RuntimeError) -> bool:
-    """Whether a process was lost: PyTorch's own exceptions, or gloo's and NCCL's, which are plain `RuntimeError`s."""
-    marks = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "socket")
-    return isinstance(error, distributed.DistError) or any(mark in str(error).lower() for mark in marks)
+def explain_communication_error(error: RuntimeError, timeout: float) -> Exception | None:
+    """What an error of torch.distributed, gloo or NCCL (plain `RuntimeError`s) means; None for any other error.
+
+    A lost process shows as a broken connection or a timeout. Everything else (two processes on one GPU, an unknown
+    network interface, a GPU without memory) is for the user to solve. Both keep the original text.
+    """
+    text = str(error).lower()
+    if not (isinstance(error, distributed.DistError) or any(mark in text for mark in _COMMUNICATION_MARKS)):
+        return None
+    cause = " ".join(line.strip() for line in str(error).splitlines() if line.strip())[:_CAUSE_CHARACTERS].rstrip(".")
+    if any(mark in text for mark in _LOST_MARKS):
+        return LostPeerError(
+            f"another process of this run exited, or did not answer within {timeout:g} seconds ({cause})"
+        )
+    return UserError(
+        f"The processes of this run cannot communicate ({cause}); check the devices and the network that they use, or "
+        "use a single process."
+    )
