@@ -12,6 +12,7 @@ from regard.data.text.lines import check_file, read_lines
 from regard.data.trees.cleaning import clean_tree
 from regard.data.trees.tree import read_trees, unescape_brackets
 from regard.errors import UserError
+from regard.files import check_plain_file
 
 
 class TaggedConfig(DataSource):
@@ -36,6 +37,7 @@ def read_tagged(config: TaggedConfig, known: Sequence[str] | None = None) -> Ite
     """The sentences, one by one. A tag that is not among the `known` ones, if given, is an error; so is an empty
     file."""
     (path,) = config.resolve(config.path)
+    check_plain_file(path)
     check_file(path)
     names = None if known is None else frozenset(known)
     read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
