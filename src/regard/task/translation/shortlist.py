@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -96,10 +95,7 @@ def shortlist_path(model: str | Path, out: Path | None) -> Path:
     read_metadata(folder)
     if out is None and folder != Path(model):
         raise UserError(f"{model} ships with regard and is not changed; give the file to write with --out.")
-    path = folder / SHORTLIST if out is None else out
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"{path} cannot be written; give another file with --out.")
-    return path
+    return folder / SHORTLIST if out is None else out
 
 
 def _is_valid(shortlist: Shortlist, sources: int, targets: int) -> bool:
