@@ -123,6 +123,15 @@ def test_killed_writer_keeps_the_old_folder_and_its_leftovers_can_be_removed(old
     assert list(old.parent.iterdir()) == [old]
 
 
+def test_folder_that_was_moved_aside_by_a_killed_writer_gets_its_name_back(old: Path) -> None:
+    old.rename(old.with_name(f".{old.name}.replaced-1"))
+    remove_unfinished(old.parent)
+    with pytest.raises(ZeroDivisionError), new_folder(old, replace=True):
+        raise ZeroDivisionError
+    assert contents(old) == {"file": "old"}
+    assert list(old.parent.iterdir()) == [old]
+
+
 def test_remove_unfinished_ignores_other_hidden_folders(tmp_path: Path) -> None:
     (tmp_path / ".mine").mkdir()
     assert remove_unfinished(tmp_path) == []
@@ -202,8 +211,11 @@ def test_full_disk_error_names_the_partial_file(tmp_path: Path) -> None:
 
 
 def test_growing_file_does_not_replace_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "out.txt").mkdir()
-    with pytest.raises(UserError, match=r"out\.txt could not be written"), growing_file(tmp_path / "out.txt") as file:
+    def write_and_meet_a_folder(file: TextIO) -> None:
         file.write("one line\n")
+        (tmp_path / "out.txt").mkdir()
+
+    with pytest.raises(UserError, match=r"out\.txt could not be written"), growing_file(tmp_path / "out.txt") as file:
+        write_and_meet_a_folder(file)
     assert (tmp_path / "out.txt").is_dir()
     assert (tmp_path / "out.txt.partial").read_text(encoding="utf-8") == "one line\n"

@@ -14,7 +14,7 @@ import pytest
 
 from regard.data.store.token_store import cached_store
 from regard.errors import UserError
-from regard.files import file_lock, is_locked
+from regard.locks import file_lock, is_locked
 from regard.run.checkpoint import FORMAT, CheckpointReader
 from regard.run.lock import LOCK, lock_run
 from regard.task.claim import claim_folder

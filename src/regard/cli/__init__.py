@@ -1,8 +1,9 @@
 """The commands: parse the command line, call the library, print. They contain no logic of their own.
 
-A `UserError` becomes one line on standard error and exit code 2.
+A `UserError` becomes one line on standard error and exit code 2, and so does a path that cannot be used.
 """
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +29,7 @@ from regard.cli.commands import (
 )
 from regard.cli.options import ModelArgument
 from regard.cli.processes import clean_exit
+from regard.cli.standard_streams import standard_streams
 from regard.errors import UserError
 from regard.files import check_encodable
 
@@ -57,11 +59,16 @@ app.command("look")(look.look)
 
 def main() -> None:
     """The entry point of the `regard` command and of `python -m regard`."""
-    with clean_exit():
+    with clean_exit(), standard_streams():
         try:
             app()
         except UserError as error:
             print(f"regard: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except OSError as error:  # a path that cannot even be looked up: a name that is too long, a protected folder
+            if error.filename is None:
+                raise
+            print(f"regard: {os.fsdecode(error.filename)}: {error.strerror}.", file=sys.stderr)
             raise SystemExit(2) from None
 
 

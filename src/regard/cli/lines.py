@@ -1,5 +1,6 @@
 """Processing text line by line: from arguments, files or standard input to standard output or a file."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.cli.progress import offset_progress, progress_bar
+from regard.cli.standard_streams import check_standard_input, check_standard_output, standard_input_descriptor
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 CHUNK_LINES = 4000
 """Lines read at a time from a file or a pipe: enough to sort them by length, few enough to keep in memory."""
+
+CHUNK_CHARACTERS = 1 << 22
+"""A chunk ends when its lines have this many characters, however few they are."""
 
 LineProcessor = Callable[[list[str], list[int], Callable[[int], None]], Iterable[str]]
 """Called with some lines, the index of the first item of each, and a progress callback; returns the lines to write."""
@@ -57,10 +62,43 @@ def process_lines(
             done = after
 
 
+def check_files(
+    text: list[str] | None,
+    files: list[Path] | None,
+    output: Path | None,
+    *other_inputs: Path | None,
+    processes: int | None = None,
+) -> None:
+    """Refuse what cannot be read or written before a model is loaded; `other_inputs` are only compared with the output.
+
+    Of several processes only rank 0 reads and writes, so only rank 0 checks.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from regard.data.text.lines import check_file
+    from regard.files import check_output
+
+    inputs: list[Path | int] = [path for path in (*(files or ()), *other_inputs) if path is not None]
+    for path in files or ():
+        check_file(path)
+        if (processes or 1) > 1 and str(path).startswith(("/dev/fd/", "/proc/self/fd/")):
+            raise UserError(
+                f"{path} is open in this process only; with --processes, give a file or use standard input."
+            )
+    if not text and not files:
+        check_standard_input()
+        if (descriptor := standard_input_descriptor()) is not None:
+            inputs.append(descriptor)
+    if output is None:
+        check_standard_output()
+    else:
+        check_output(output, inputs)
+
+
 @contextmanager
 def open_output(output: Path | None) -> Iterator[Callable[[str], None]]:
     """A function that writes lines: to standard output, or to a file that gets its name once it is complete."""
-    from regard.files import growing_file
+    from regard.files import growing_file, partial_path
 
     if output is None:
         yield lambda line: print(line, flush=True)
@@ -78,7 +116,7 @@ def open_output(output: Path | None) -> Iterator[Callable[[str], None]]:
             yield write
     except KeyboardInterrupt:
         lines = "1 line is" if count == 1 else f"{count:,} lines are"
-        done = f"{lines} in {output}.partial" if count else "nothing was written"
+        done = f"{lines} in {partial_path(output)}" if count else "nothing was written"
         print(f"Stopped: {done}.", file=sys.stderr)
         raise SystemExit(130) from None
 
@@ -90,7 +128,15 @@ def read_chunks(text: list[str] | None, files: list[Path] | None, max_lines: int
         return
     lines = _read_lines(files)
     size = 1 if not files and sys.stdin.isatty() else max_lines
-    while chunk := list(islice(lines, size)):
+    chunk: list[str] = []
+    characters = 0
+    for line in lines:
+        chunk.append(line)
+        characters += len(line)
+        if len(chunk) >= size or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
         yield chunk
 
 
@@ -102,7 +148,9 @@ def pad_lines(lines: Iterable[str], count: int) -> list[str]:
 
 def partial_output_note(output: Path | None) -> str:
     """A note for the message about a lost process."""
-    return "" if output is None else f" The results so far, if any, are in {output}.partial."
+    from regard.files import partial_path
+
+    return "" if output is None else f" The results so far, if any, are in {partial_path(output)}."
 
 
 def _broadcast_chunks(chunks: Iterator[list[str]], process_group: "ProcessGroup") -> Iterator[list[str]]:
@@ -127,14 +175,10 @@ def _rank0_writer(output: Path | None, process_group: "ProcessGroup") -> Iterato
 
 
 def _read_lines(files: list[Path] | None) -> Iterator[str]:
-    from regard.data.text.lines import read_lines
+    from regard.data.text.lines import STANDARD_INPUT, decode_lines, read_lines
 
     if files:
         for path in files:
             yield from read_lines(path)
-        return
-    try:
-        for line in sys.stdin.buffer:
-            yield line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"Standard input is not UTF-8: {error.reason}; convert it, for instance with iconv.") from None
+    else:
+        yield from decode_lines(sys.stdin.buffer, STANDARD_INPUT)

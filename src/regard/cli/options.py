@@ -90,7 +90,8 @@ AlternativesOption = Annotated[
     int, typer.Option(min=0, max=1000, help="With --json: the number of most likely tokens to report at every step.")
 ]
 OutputOption = Annotated[
-    Path | None, typer.Option(help="Write to this file; until it is complete, its name ends in .partial.")
+    Path | None,
+    typer.Option(readable=False, help="Write to this file; until it is complete, its name ends in .partial."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 DtypeOption = Annotated[

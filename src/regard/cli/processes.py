@@ -18,6 +18,7 @@ from uuid import uuid4
 import typer
 
 from regard.cli.options import select_device
+from regard.cli.standard_streams import BROKEN_PIPE
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,8 +98,9 @@ def exit_now(code: int = 0) -> None:
 
     A thread that releases a tensor during finalization aborts the process.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     os._exit(code)
 
 
@@ -171,7 +173,7 @@ def _report_failures(failures: dict[int, Any], processes: int, advice: str) -> i
     lost = {
         rank: code for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM
     }  # SIGTERM is sent by the launcher
-    for code in (2, 130):
+    for code in (2, 130, BROKEN_PIPE):
         if code in codes.values() and not lost:
             return code
     rank, code = next(iter((lost or codes).items()))

@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.files import file_lock, is_leftover, is_locked
+from regard.files import is_leftover
+from regard.locks import file_lock, is_locked
 
 LOCK = ".lock"
 RESTART_SECONDS = 120.0

@@ -88,7 +88,7 @@ class TextTestSet:
 def recipe_test_sets(model: str | Path, test: str | None = None) -> list[TextTestSet]:
     """The test sets of the recipe that a model was trained with, or the one named `test`."""
     folder = find_model(model)
-    if not folder.is_file():
+    if not is_output_file(folder):
         read_metadata(folder)  # raises an error that says so if there is no such model
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{model} has no test sets of its own; give --source and --reference, or --pairs.")
@@ -106,6 +106,11 @@ def recipe_test_sets(model: str | Path, test: str | None = None) -> list[TextTes
     return [TextTestSet.read(sets[name], recipe.score, name) for name in names]
 
 
+def is_output_file(path: Path) -> bool:
+    """Whether a path is a file of outputs (or a pipe that sends them), and not a model."""
+    return path.exists() and not path.is_dir()
+
+
 def make_outputs(
     model: str | Path,
     sources: Sequence[str],
@@ -120,7 +125,7 @@ def make_outputs(
     `change` changes the settings of the search. With `split`, lines are split into sentences as by `regard translate`.
     """
     path = Path(model)
-    if path.is_file():
+    if is_output_file(path):
         lines = list(read_lines(path))
         if len(lines) != len(sources):
             raise UserError(f"{path} has {len(lines):,} lines, the test set {len(sources):,}; give one for each.")

@@ -35,6 +35,9 @@ _HARMLESS = (
 _MAX_KEYS = 50
 """The most parts that the key of an override may have."""
 
+_MAX_CHARACTERS = 1 << 20
+"""A recipe is never longer, but a device may be endless."""
+
 
 @dataclass(frozen=True)
 class ShippedRecipe:
@@ -162,7 +165,7 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
     if path.suffix == ".toml" or path.is_dir() or "/" in str(name):
         path = path / "recipe.toml" if path.is_dir() else path
         try:
-            return _with_absolute_paths(_parse(path.read_text(encoding="utf-8"), str(path)), path.parent), str(path)
+            return _with_absolute_paths(_parse(_read_text(path), str(path)), path.parent), str(path)
         except FileNotFoundError:
             if Path(name).is_dir():
                 raise UserError(
@@ -180,6 +183,14 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
         raise UserError(f"There is no recipe named {str(name)!r}; {hint} The path of a file ends in .toml.")
     text = (resources.files("regard") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     return _with_absolute_paths(_parse(text, f"recipe {name}"), Path.cwd()), f"recipe {name}"
+
+
+def _read_text(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        text = file.read(_MAX_CHARACTERS + 1)
+    if len(text) > _MAX_CHARACTERS:
+        raise UserError(f"{path} has more than {_MAX_CHARACTERS:,} characters, so it is not a recipe.")
+    return text
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:

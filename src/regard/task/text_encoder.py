@@ -18,6 +18,8 @@ from regard.train.task import LogFn
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Tokens per batch at inference, padding included."""
+MAX_TOKENS = 1 << 15
+"""The longest text at inference, even if a model has no limit of its own: time grows with the square of the length."""
 EXPECTED_SPECIAL_IDS = {"pad": 0, "mask": 3, "sep": 4, "cls": 5}
 """The ids that regard's tokenizers for encoders give to special tokens."""
 KEYS_FROM_DATA = ("vocab_size", "special_tokens")
@@ -118,6 +120,10 @@ def length_batches(
     device = model.device
     budget = BATCH_TOKENS.get(device.type, 2048)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+    if order and (count := len(rows[order[-1]])) > MAX_TOKENS:
+        raise UserError(
+            f"A text has {count:,} tokens, and an encoder takes at most {MAX_TOKENS:,}; split it into several lines."
+        )
     first = 0
     while first < len(order):
         last = first + 1

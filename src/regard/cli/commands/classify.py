@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.lines import LineProcessor, process_lines
+from regard.cli.lines import LineProcessor, check_files, process_lines
 from regard.cli.options import DeviceOption, JsonOption, OutputOption, ThreadsOption, select_device
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def classify(
     """
     from regard.run import find_model, read_metadata
 
+    check_files(image, None, output, *map(Path, image or ()))
     config = read_metadata(find_model(model)).get("model")
     selected = select_device(device, threads)
     if isinstance(config, dict) and config.get("kind") == "encoder":

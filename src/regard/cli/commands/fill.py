@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.lines import process_lines
+from regard.cli.lines import check_files, process_lines
 from regard.cli.options import DeviceOption, JsonOption, OutputOption, ThreadsOption, select_device
 from regard.errors import UserError
 
@@ -45,6 +45,7 @@ def fill(
 
     if text and file:
         raise UserError("TEXT and --file both name what to fill; give one of the two.")
+    check_files(text, file, output)
     filler = FillMask.load(model, select_device(device, threads))
     count = top or (5 if as_json else 1)
 

@@ -22,7 +22,7 @@ from regard.cli.decoding import (
     decode_changes,
     token_records,
 )
-from regard.cli.lines import pad_lines, partial_output_note, process_lines
+from regard.cli.lines import check_files, pad_lines, partial_output_note, process_lines
 from regard.cli.options import (
     AlternativesOption,
     DecodeOverridesOption,
@@ -106,6 +106,7 @@ def generate(
     with report_errors_once():
         if prompt and file:
             raise UserError("PROMPT and --file both name what to continue; give one of the two.")
+        check_files(prompt, file, output, processes=processes)
         check_alternatives(alternatives, as_json)
         _check_search(beam_size, sampling, require)
         check_engine(engine, processes)

@@ -36,7 +36,8 @@ def look(
         Path | None, typer.Option(help="Folder of runs whose training curves are shown. Default: runs.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page as one file instead of serving it.")
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Write the page as one file instead of serving it."),
     ] = None,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
@@ -49,10 +50,9 @@ def look(
         _check_extra()
     else:
         check_encodable(html)
+        _check_html(html, names, text)
     traced_models, traces = _load(names, select_device(device, threads))
     if html is not None:
-        if len(traced_models) + len(traces) != 1:
-            raise UserError(f"--html writes a page about one model, but {len(names)} were given.")
         _write(html, traced_models, traces, text)
         return
     _serve(traced_models, traces, text, port, browser, runs)
@@ -63,9 +63,11 @@ def _split(arguments: list[str]) -> tuple[list[str], str | None]:
     from regard.run import find_model
 
     *first, last = arguments
-    if not first or find_model(last).is_dir() or _is_trace(last):
-        return arguments, None
-    return first, last
+    try:
+        is_model = find_model(last).is_dir() or _is_trace(last)
+    except OSError:  # a text is often too long for a file name
+        is_model = False
+    return (arguments, None) if is_model or not first else (first, last)
 
 
 def _is_trace(name: str) -> bool:
@@ -89,11 +91,20 @@ def _trace(traced_model: "TracedModel", text: str | None) -> "Trace":
     return traced_model.trace(make_request(traced_model, item))
 
 
+def _check_html(path: Path, names: list[str], text: str | None) -> None:
+    """Refuse, before a model is loaded, a page that cannot be made or written."""
+    from regard.files import check_output
+
+    if len(names) != 1:
+        raise UserError(f"--html writes a page about one model, but {len(names)} were given.")
+    if _is_trace(names[0]) and text is not None:
+        raise UserError("A saved trace contains its text; leave the text out.")
+    check_output(path, map(Path, [*names, *([] if text is None else [text])]))
+
+
 def _write(path: Path, traced_models: "list[TracedModel]", traces: "list[Trace]", text: str | None) -> None:
     from regard.files import write_text
 
-    if traces and text is not None:
-        raise UserError("A saved trace contains its text; leave the text out.")
     trace = traces[0] if traces else _trace(traced_models[0], text)
     write_text(path, trace.html())
     print(path)

@@ -1,6 +1,8 @@
 """`regard parse`."""
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.decoding import announce_compilation, configure_backend
-from regard.cli.lines import partial_output_note, process_lines
+from regard.cli.lines import check_files, partial_output_note, process_lines
 from regard.cli.options import (
     BeamSizeOption,
     DeviceOption,
@@ -54,8 +56,9 @@ def parse(
             raise UserError("TEXT and --file both name what to parse; give one of the two.")
         if draw and as_json:
             raise UserError("--draw and --json are different outputs; give one of the two.")
+        check_files(text, file, output, processes=processes)
         if svg is not None:
-            _make_folder(svg)
+            _make_folder(svg, [*(file or ()), *([] if output is None else [output])])
         launch_processes(processes, device, threads, partial_output_note(output))
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
         from regard.data.text.treebank_tokenizer import treebank_tokenize
@@ -84,11 +87,17 @@ def parse(
         process_lines(text, file, output, "sentences", process, process_group=process_group)
 
 
-def _make_folder(path: Path) -> None:
+def _make_folder(path: Path, others: Iterable[Path]) -> None:
+    """Create the folder of drawings, which must not overwrite the command's other files."""
+    for other in others:
+        if re.fullmatch(r"[0-9]+\.svg", other.name) and other.resolve().parent == path.resolve():
+            raise UserError(f"--svg {path}: a drawing may overwrite {other}; choose another folder.")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--svg {path}: the folder cannot be created ({error.strerror}); choose another.") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UserError(f"--svg {path}: the folder cannot be written (Permission denied); choose another.")
 
 
 def _record(parsed: "ParsedSentence | None") -> dict[str, Any]:

@@ -66,6 +66,7 @@ def score(
     recipe's test sets are translated as they are, as its scores were measured; those of your own files are split into
     sentences, as `regard translate` does it. --split and --no-split choose either.
     """
+    from regard.files import check_plain_file
     from regard.task.evaluate import TextTestSet, compares_texts, recipe_test_sets, recorded_task
     from regard.task.translation.recipe import ScoreConfig
     from regard.train.distributed.process_group import world_size
@@ -100,6 +101,10 @@ def score(
         given = parallel_corpus(pairs, source, reference, "reference")
         if given is not None and test is not None:
             raise UserError("--test names a test set of the recipe; leave it out, or the files.")
+        if (processes or world_size()) > 1:  # each process reads them
+            for path in (pairs, source, reference):
+                if path is not None:
+                    check_plain_file(path)
         tests = recipe_test_sets(model, test) if given is None else [TextTestSet.read(given, ScoreConfig())]
         _check_shards(tests, processes or world_size())
         launch_processes(processes, device, threads)
@@ -153,12 +158,12 @@ def _translate(
     process_group: "ProcessGroup",
 ) -> dict[str, list[str]]:
     """The outputs of each model, gathered from all processes."""
-    from regard.task.evaluate import make_outputs
+    from regard.task.evaluate import is_output_file, make_outputs
     from regard.train.distributed.process_group import SINGLE_PROCESS
 
     outputs = {}
     for name in models:
-        group = SINGLE_PROCESS if Path(name).is_file() else process_group  # a file already has all its lines
+        group = SINGLE_PROCESS if is_output_file(Path(name)) else process_group  # a file already has all its lines
         sources = group.shard(test.sources)
         with progress_bar(f"Translating {test.name}", len(sources), visible=process_group.is_rank0) as progress:
             mine = make_outputs(

@@ -27,14 +27,16 @@ def shortlist(
 
     Without --source, --target or --pairs it learns from the model's training data.
     """
-    from regard.data.text.corpus import Corpus
+    from regard.data.text.corpus import Corpus, corpus_files
+    from regard.files import check_output
     from regard.task.translation.pipeline import Translator
     from regard.task.translation.shortlist import learn_shortlist, save_shortlist, shortlist_path, training_corpus
 
     given = parallel_corpus(pairs, source, target, "target", dataset)
     path = shortlist_path(model, out)
-    translator = Translator.load(model)
     corpus = training_corpus(model) if given is None else Corpus("given", (given,))
+    check_output(path, [file for part in corpus.parts for file in corpus_files(part)])
+    translator = Translator.load(model)
     with progress_bar("pairs", None) as progress:
         learned = learn_shortlist(
             corpus.read(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.lines import process_lines
+from regard.cli.lines import check_files, process_lines
 from regard.cli.options import DeviceOption, OutputOption, ThreadsOption, select_device
 from regard.errors import UserError
 
@@ -37,6 +37,7 @@ def tag(
 
     if text and file:
         raise UserError("TEXT and --file both name what to tag; give one of the two.")
+    check_files(text, file, output)
     labeler = TextLabeler.load(model, select_device(device, threads))
 
     def process(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:

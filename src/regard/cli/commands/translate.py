@@ -19,7 +19,7 @@ from regard.cli.decoding import (
     decode_changes,
     token_records,
 )
-from regard.cli.lines import pad_lines, partial_output_note, process_lines
+from regard.cli.lines import check_files, pad_lines, partial_output_note, process_lines
 from regard.cli.options import (
     AlternativesOption,
     BeamSizeOption,
@@ -115,6 +115,7 @@ def translate(
     with report_errors_once():
         if text and file:
             raise UserError("TEXT and --file both name what to translate; give one of the two.")
+        check_files(text, file, output, shortlist_file, processes=processes)
         check_alternatives(alternatives, as_json)
         _check_model_options(
             engine, dtype, ensembled=bool(ensemble), shortlisted=shortlist or shortlist_file is not None

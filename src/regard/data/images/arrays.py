@@ -8,7 +8,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.images.file import ImageFormat, Pixels, convert_image, to_pixels
-from regard.data.text.lines import check_file, read_lines, uncompressed_name
+from regard.data.text.lines import check_file, open_decompressed, read_lines, uncompressed_name
 from regard.errors import UserError
+from regard.files import check_plain_file
 
 AnyArray = NDArray[Any]
 
@@ -53,6 +54,7 @@ def read_idx(path: Path) -> Pixels:
 def read_npz(path: Path, keys: tuple[str, str]) -> tuple[AnyArray, AnyArray]:
     """The image and label arrays of these names in an .npz file."""
     check_file(path)
+    check_plain_file(path)
     with _readable_errors(path), path.open("rb") as file:
         arrays = np.load(file, allow_pickle=False)
         if not isinstance(arrays, np.lib.npyio.NpzFile):
@@ -69,6 +71,7 @@ def read_npz(path: Path, keys: tuple[str, str]) -> tuple[AnyArray, AnyArray]:
 def read_npy(path: Path, *, mapped: bool = False) -> AnyArray:
     """The array in an .npy file, memory-mapped (copy-on-write) if `mapped`."""
     check_file(path)
+    check_plain_file(path)
     with _readable_errors(path):
         if zipfile.is_zipfile(path):
             raise UserError(f"{path} contains several arrays; name it .npz.")
@@ -156,11 +159,12 @@ def convert_images(pixels: Pixels, format: ImageFormat) -> Pixels:
 
 def _content(path: Path) -> bytes:
     check_file(path)
+    check_plain_file(path)
     compressed = uncompressed_name(path) != path.name
     if compressed and path.suffix.lower() != ".gz":
         raise UserError(f"{path}: IDX files are read plain or compressed by gzip; decompress it.")
-    with _readable_errors(path):
-        return gzip.decompress(path.read_bytes()) if compressed else path.read_bytes()
+    with _readable_errors(path), ExitStack() as stack:
+        return open_decompressed(path, stack).read()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from regard.data.text.documents import text_files
 from regard.data.text.lines import check_file, read_json_lines, read_lines, uncompressed_suffix
 from regard.data.text.pairs import read_table
 from regard.errors import UserError
+from regard.files import check_plain_file
 
 
 class LabeledConfig(DataSource):
@@ -36,6 +37,7 @@ class LabeledText(NamedTuple):
 def read_labeled(config: LabeledConfig) -> Iterator[LabeledText]:
     """The texts and their labels, one by one."""
     (path,) = config.resolve(config.path)
+    check_plain_file(path)
     found = False
     for where, text, label in _read(path, config):
         found = True

@@ -9,6 +9,7 @@ from regard.data.text.lines import check_file, read_lines
 from regard.data.trees.cleaning import clean_tree
 from regard.data.trees.tree import read_trees, unescape_brackets
 from regard.errors import UserError
+from regard.files import check_plain_file
 
 
 class TaggedConfig(DataSource):
@@ -32,6 +33,7 @@ class TaggedSentence(NamedTuple):
 def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
     """The sentences, one by one. An empty file is an error."""
     (path,) = config.resolve(config.path)
+    check_plain_file(path)
     check_file(path)
     read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
     found = False

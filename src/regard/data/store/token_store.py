@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from regard.config import parse_json
 from regard.data.store.writer import SideWriter, id_type
 from regard.errors import UserError
-from regard.files import file_lock, is_locked
+from regard.locks import file_lock, is_locked
 
 FORMAT = 1
 MAX_AGE = 24 * 60 * 60

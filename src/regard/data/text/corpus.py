@@ -21,6 +21,7 @@ from regard.data.source import DataSource, NonEmpty, TwoColumns
 from regard.data.text.lines import uncompressed_suffix
 from regard.data.text.pairs import COLUMNS, KEYS, Pair, list_pair_files, read_pairs
 from regard.errors import UserError
+from regard.files import file_sha256
 
 _TwoNames = Annotated[tuple[NonEmpty, NonEmpty], Field(strict=False)]
 
@@ -110,6 +111,12 @@ def read_corpus(config: CorpusConfig) -> Iterator[Pair]:
     yield from pairs
 
 
+def corpus_files(config: CorpusConfig) -> list[Path]:
+    """All files that a source is read from."""
+    files = list_pair_files(*config.paths(), suffixes=config.suffixes)
+    return [path for each in files for path in each if path is not None]
+
+
 def corpus_fingerprint(config: CorpusConfig) -> str:
     """SHA-256 over the files' bytes and the settings that determine how they are read.
 
@@ -122,13 +129,8 @@ def corpus_fingerprint(config: CorpusConfig) -> str:
             if path is not None:
                 # The suffixes determine how a file is read; for aligned files only the compression matters.
                 suffix = path.suffix.lower() if files.target else uncompressed_suffix(path) + path.suffix.lower()
-                digest.update(f"{suffix} {_digest(path)}\n".encode())
+                try:
+                    digest.update(f"{suffix} {file_sha256(path)}\n".encode())
+                except OSError as error:
+                    raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     return digest.hexdigest()
-
-
-def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None

@@ -24,7 +24,7 @@ from regard.data.source import DataSource, NonEmpty
 from regard.data.text.lines import check_file, read_lines, uncompressed_name, uncompressed_suffix
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.errors import UserError
-from regard.files import file_sha256
+from regard.files import check_plain_file, file_sha256
 
 Unit = Literal["file", "line", "paragraph"]
 
@@ -53,8 +53,9 @@ class TextConfig(DataSource):
         return self
 
     def files(self) -> list[Path]:
-        """The files to read, in order."""
+        """The files to read, in order. They are read several times, so a pipe is refused."""
         (path,) = self.resolve(self.path)
+        check_plain_file(path)
         return text_files(path) if path.is_dir() else [path]
 
 

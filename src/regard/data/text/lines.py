@@ -10,8 +10,10 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,6 +26,17 @@ COMPRESSED = (".gz", ".xz", ".zst")
 """Suffixes of compressed files, in lower case."""
 
 
+STANDARD_INPUT = "Standard input"
+"""What messages call standard input."""
+MAX_LINE_BYTES = 1 << 27
+"""The longest line that is read: more than text8, a corpus of one line, but less than a device or a bomb may send."""
+MAX_EXPANSION = 200
+"""How many times larger than its file a compressed text may be. Text expands 3 to 10 times, a bomb up to 1,000 times
+with gzip and more with the others."""
+MAX_UNCHECKED_BYTES = 1 << 26
+"""A text up to this size may expand as it likes."""
+
+
 def read_lines(path: str | Path, *, keepends: bool = False) -> Iterator[str]:
     """The lines of a UTF-8 file without their line ends; its suffix tells whether it is .gz, .xz or .zst.
 
@@ -31,30 +44,48 @@ def read_lines(path: str | Path, *, keepends: bool = False) -> Iterator[str]:
     first line is requested.
     """
     path = Path(path)
+    with ExitStack() as stack:
+        try:
+            file = open_decompressed(path, stack)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+        yield from decode_lines(file, str(path), keepends=keepends)
+
+
+def decode_lines(file: BinaryIO, name: str, *, keepends: bool = False) -> Iterator[str]:
+    """The lines of an open file of UTF-8; `name` is what messages call it. See `read_lines`."""
     number = 0
     try:
-        with ExitStack() as stack:
-            for number, line in enumerate(_open(path, stack), start=1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                    if not line:
-                        continue  # a file with only a byte-order mark has no lines
-                end = -2 if line.endswith(b"\r\n") else -1 if line.endswith(b"\n") else None
-                text = line[:end].decode("utf-8")
-                yield f"{text}\n" if keepends and end is not None else text
+        for number, line in enumerate(_split_lines(file), start=1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+                if not line:
+                    continue  # a file with only a byte-order mark has no lines
+                _check_first_line(line, name)
+            if len(line) > MAX_LINE_BYTES:
+                raise UserError(
+                    f"{name}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB; is it a text with line breaks?"
+                )
+            end = -2 if line.endswith(b"\r\n") else -1 if line.endswith(b"\n") else None
+            text = line[:end].decode("utf-8")
+            yield f"{text}\n" if keepends and end is not None else text
     except UnicodeDecodeError as error:
-        byte = error.object[error.start]
+        byte = f"byte {error.start + 1} of the line (0x{error.object[error.start]:02x})"
+        if name == STANDARD_INPUT:
+            raise UserError(f"{name} is not UTF-8: line {number}, {byte}; convert it, e.g. with iconv.") from None
+        raise UserError(f"{name}, line {number}: {byte} is not UTF-8; save the file as UTF-8.") from None
+    except _ExpansionError:
         raise UserError(
-            f"{path}, line {number}: byte {error.start + 1} of the line (0x{byte:02x}) is not UTF-8; "
-            "save the file as UTF-8."
+            f"{name}, line {number + 1}: the file expands more than {MAX_EXPANSION}-fold, which no text does; "
+            "decompress it yourself if it is meant to."
         ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         reason = str(error).rstrip(".") or type(error).__name__
         raise UserError(
-            f"{path} is damaged or truncated after line {number} ({reason}); download or compress it again."
+            f"{name} is damaged or truncated after line {number} ({reason}); download or compress it again."
         ) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise UserError(f"{name} cannot be read: {error.strerror or error}.") from None
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -78,6 +109,28 @@ def check_file(path: Path) -> None:
         raise UserError(f"{path}: there is no such file.")
 
 
+def open_decompressed(path: Path, stack: ExitStack) -> BinaryIO:
+    """The uncompressed bytes of a file, whose suffix tells how it is compressed; `stack` closes it."""
+    check_file(path)
+    suffix = path.suffix.lower()
+    file = stack.enter_context(path.open("rb"))
+    if suffix not in COMPRESSED:
+        return file
+    if path.is_file() and path.stat().st_size == 0:
+        raise UserError(
+            f"{path} is damaged or truncated after line 0 (the file is empty); download or compress it again."
+        )
+    compressed: Any = _CountingReader(file)
+    match suffix:
+        case ".gz":
+            plain: Any = gzip.GzipFile(fileobj=compressed)
+        case ".xz":
+            plain = lzma.LZMAFile(compressed)  # noqa: SIM115 - closed by the stack
+        case _:
+            plain = _Zstandard(compressed, path)
+    return stack.enter_context(io.BufferedReader(_LimitedExpansion(stack.enter_context(plain), compressed), _BUFFER))
+
+
 def uncompressed_suffix(path: Path) -> str:
     """The suffix in lower case, without one for compression: ".tsv" for "a.TSV.gz"."""
     return Path(uncompressed_name(path)).suffix.lower()
@@ -88,26 +141,73 @@ def uncompressed_name(path: Path) -> str:
     return path.stem if path.suffix.lower() in COMPRESSED else path.name
 
 
-def _open(path: Path, stack: ExitStack) -> Iterable[bytes]:
-    """The uncompressed lines as bytes, with their ends; `stack` closes the file."""
-    check_file(path)
-    suffix = path.suffix.lower()
-    file = stack.enter_context(path.open("rb"))
-    if suffix not in COMPRESSED:
-        return file
-    if path.is_file() and path.stat().st_size == 0:
-        raise EOFError("the file is empty")  # which gzip would accept
-    match suffix:
-        case ".gz":
-            return stack.enter_context(gzip.GzipFile(fileobj=file))
-        case ".xz":
-            return stack.enter_context(lzma.LZMAFile(file))
-        case _:
-            return stack.enter_context(io.BufferedReader(_Zstandard(file, path), _BUFFER))
+def _split_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file with their ends. Of a line that is too long it gives a little more than the limit.
+
+    The first line comes in two steps: what is no text is recognized by its beginning, however long the line is.
+    """
+    start = file.readline(_BUFFER)
+    if start and not start.endswith(b"\n") and not _is_mostly_nul(start):
+        start += file.readline(MAX_LINE_BYTES)
+    return chain((start,), iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")) if start else iter(())
+
+
+def _check_first_line(line: bytes, name: str) -> None:
+    """Refuse what is no text, or has line ends of another kind: all of it would be read as one line."""
+    if _is_mostly_nul(line):
+        raise UserError(f"{name}, line 1: mostly NUL bytes, so it is not UTF-8; convert it, e.g. from UTF-16 by iconv.")
+    if b"\r" in line[:-1] and not line.endswith(b"\n"):
+        raise UserError(f"{name}, line 1: its lines end with CR only; convert it, e.g. with tr '\\r' '\\n'.")
+
+
+def _is_mostly_nul(line: bytes) -> bool:
+    """Whether this looks like UTF-16 or a binary file; a single NUL may be a character of a text."""
+    return (count := line.count(0)) >= _MIN_NULS and 2 * count >= len(line) - 1
 
 
 _BUFFER = 1 << 16
+_MIN_NULS = 4
 _COMPRESSED_BUFFER = 1 << 11  # small, because its decompressed content is in memory at once
+
+
+class _ExpansionError(ValueError):
+    """A compressed file is much larger than its content could be."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it expands more than {MAX_EXPANSION}-fold")
+
+
+class _CountingReader:
+    """A file whose bytes are counted as they are read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.count = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        self.count += len(data)
+        return data
+
+
+class _LimitedExpansion(io.RawIOBase):
+    """The decompressed bytes of a file, as long as they are not too many for its compressed bytes."""
+
+    def __init__(self, plain: BinaryIO, compressed: _CountingReader) -> None:
+        self._plain, self._compressed = plain, compressed
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer)
+        data = self._plain.read(len(view))
+        view[: len(data)] = data
+        self._count += len(data)
+        if self._count > max(MAX_UNCHECKED_BYTES, MAX_EXPANSION * self._compressed.count):
+            raise _ExpansionError
+        return len(data)
 
 
 class _Zstandard(io.RawIOBase):

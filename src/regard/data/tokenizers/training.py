@@ -11,6 +11,7 @@ The same texts and config give the same tokenizer.json, byte for byte, on any nu
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -34,6 +35,9 @@ _BYTE_CHARACTERS = sorted(
     pre_tokenizers.ByteLevel.alphabet()
 )  # the 256 characters that stand for bytes in bpe and unigram
 _UNLIMITED = 2**31
+_MAX_WORD = 8192
+"""Characters of a word in training: the library takes time that grows with the square of a word's length."""
+_LONG_WORD = re.compile(rf"(?<!\S)\S{{{_MAX_WORD + 1}}}|(?<!\s)\s{{{_MAX_WORD + 1}}}")
 
 # Pre-tokenization: a word keeps its combining marks, a suffix after an apostrophe is a pre-token ("İstanbul" + "'da"),
 # and a single space belongs to what follows it. Text that matches nothing is a pre-token too, so nothing is lost.
@@ -138,7 +142,7 @@ def _bpe(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         special_tokens=config.special_tokens,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(_cut_long_words(texts), trainer)
     return tokenizer
 
 
@@ -156,7 +160,7 @@ def _unigram(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     trainer = trainers.UnigramTrainer(
         vocab_size=max(size, len(_BYTE_CHARACTERS) + 1), initial_alphabet=_BYTE_CHARACTERS, show_progress=False
     )
-    trained.train_from_iterator(texts, trainer)
+    trained.train_from_iterator(_cut_long_words(texts), trainer)
     scores: dict[str, float] = dict(json.loads(trained.to_str())["model"]["vocab"])
     lowest = min(scores.values())
     unseen = lowest + 0.0001 * (
@@ -228,6 +232,16 @@ def _on_bytes(model: models.Model) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, with words (and runs of spaces) that are too long cut into several."""
+    for text in texts:
+        if len(text) <= _MAX_WORD or _LONG_WORD.search(text) is None:
+            yield text
+            continue
+        for run in re.finditer(r"\S+|\s+", text):
+            yield from (run[0][first : first + _MAX_WORD] for first in range(0, len(run[0]), _MAX_WORD))
 
 
 _TRAINERS: dict[str, Callable[[TokenizerConfig, Iterable[str]], Tokenizer]] = {

@@ -23,7 +23,7 @@ from torch import Tensor
 from regard.attention import LearnedConfig, RotaryConfig, SinusoidalConfig
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError
-from regard.files import new_folder
+from regard.files import check_new_folder, new_folder
 from regard.model import EncoderDecoderConfig, LanguageModelConfig, NormConfig, StackConfig
 from regard.run import LoadedModel, find_model, load_model
 
@@ -50,8 +50,7 @@ def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str
     setting that has no counterpart.
     """
     model_folder, out = find_model(folder), Path(out)
-    if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists already; choose another folder, or remove it first.")
+    check_new_folder(out)
     if quantization not in QUANTIZATIONS:
         raise UserError(f"There is no quantization {quantization!r}; choose one of {', '.join(QUANTIZATIONS)}.")
     loaded = load_model(folder)

@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.attention import LatentAttentionConfig, LearnedConfig, SinusoidalConfig
 from regard.config import ConfigError
 from regard.errors import UserError
-from regard.files import new_folder
+from regard.files import check_new_folder, new_folder
 from regard.interop.huggingface.architecture import Architecture, complete_config, drop_unused_bos
 from regard.interop.huggingface.architectures.bart import BART
 from regard.interop.huggingface.architectures.bert import (
@@ -83,8 +83,7 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     A model that no architecture fits exactly is refused with the setting that has no counterpart.
     """
     source, out = find_model(folder), Path(out)
-    if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists already; choose another folder, or remove it first.")
+    check_new_folder(out)
     loaded = load_model(folder)
     origin = loaded.origin
     architecture = _architecture(loaded.config, origin)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from regard.config import ConfigError
 from regard.errors import UserError
+from regard.files import check_new_folder
 from regard.interop.huggingface.architecture import Architecture, complete_config, drop_unused_bos
 from regard.interop.huggingface.architectures.bart import BART
 from regard.interop.huggingface.architectures.bert import (
@@ -58,8 +59,7 @@ ARCHITECTURES = (
 def import_huggingface(directory: Path | str, out: Path | str) -> str:
     """Import a Hugging Face model as a run folder; returns a sentence that says what was imported."""
     root, out = Path(directory), Path(out)
-    if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists already; choose another folder, or remove it first.")
+    check_new_folder(out)
     sentence = read_sentence(root)
     source = root / sentence.get("encoder", "")
     given = _read_config(source)

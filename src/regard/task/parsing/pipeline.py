@@ -21,6 +21,9 @@ from regard.task.backend import Backend, batch_tokens_for, recorded_search, thre
 from regard.task.parsing.recipe import SYMBOLS
 from regard.task.pipeline import Pipeline
 
+MAX_SENTENCE_TOKENS = 1 << 13
+"""The longest sentence, even if a model has no limit of its own: time grows with the square of the length."""
+
 
 @dataclass(frozen=True)
 class ParsedSentence:
@@ -100,6 +103,10 @@ def parse_words(
 ) -> list[ParsedSentence]:
     """The best tree over each sentence's words, which may be spelled as in text or escaped as in treebank files."""
     sources = tokenizer.encode_batch([source_text(words) for words in sentences])
+    if (longest := max(map(len, sources), default=0)) > MAX_SENTENCE_TOKENS:
+        raise UserError(
+            f"A sentence has {longest:,} tokens, and at most {MAX_SENTENCE_TOKENS:,} are parsed; give one per line."
+        )
     requests = [
         tree_request(ids, len(words), symbols, decode.only_best())
         for words, ids in zip(sentences, sources, strict=True)

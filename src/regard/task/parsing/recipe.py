@@ -14,6 +14,7 @@ from regard.data.tokenizers.training import TokenizerConfig
 from regard.data.trees.cleaning import clean_tree, with_root
 from regard.data.trees.tree import Tree, read_trees
 from regard.decode import DecodeConfig, LengthPenalty
+from regard.files import check_plain_file
 from regard.model import EncoderDecoderConfig
 from regard.score import BracketScore
 from regard.task.base import SPECIAL_IDS, Recipe
@@ -33,8 +34,9 @@ class TreesConfig(DataSource):
 
     @property
     def file(self) -> Path:
-        """The file on this machine (`DataSource.resolve`)."""
+        """The file on this machine (`DataSource.resolve`). It is read several times, so a pipe is refused."""
         (path,) = self.resolve(self.path)
+        check_plain_file(path)
         return path
 
     def trees(self) -> Iterator[Tree]:
