@@ -134,7 +134,7 @@ def test_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.M
     def unsupported(path: Path) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("regard.files._open_locked", unsupported)
+    monkeypatch.setattr("regard.locks._open_locked", unsupported)
     messages: list[str] = []
     with lock_run(tmp_path, messages.append):
         pass

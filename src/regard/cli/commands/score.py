@@ -188,10 +188,11 @@ def _print_scores(
     sentences: bool,
 ) -> None:
     from regard.score import score_translations
+    from regard.task.evaluate import is_output_file
 
     for name, translations in outputs.items():
         scored = score_translations(translations, test.references, **options)
-        is_file = Path(name).is_file()
+        is_file = is_output_file(Path(name))
         split = "" if is_file else f"\n  lines {'split into sentences' if splits else 'as they are (--no-split)'}"
         text = (
             f"{name} on {test.name} ({scored.sentences:,} sentences): BLEU {scored.bleu:.2f}, chrF {scored.chrf:.2f}"
