@@ -1,6 +1,6 @@
 """The speed of training and decoding on a CPU beside a busy process, relative to that on an idle machine.
 
-    python benchmarks/busy_neighbor.py     # on an otherwise idle machine; --quick takes about a minute
+    python benchmarks/busy_neighbor.py     # on an otherwise idle machine, for 12 minutes; --quick takes one
 
 Training takes steps of the recipe `quick`; decoding translates with the model `en-tr`, one sentence at a time in plain
 PyTorch and 64 at a time with the fused decoder; all on as many threads as there are cores. The busy process is a loop
@@ -110,7 +110,7 @@ def rate(work: Work, settle: float, seconds: float) -> float:
 
 def measure(workload: str, neighbor: str, quick: bool) -> dict[str, list[float]]:
     """The rates in idle and busy periods, in this process."""
-    rounds, seconds = (2, 2.0) if quick else (4, 5.0)
+    rounds, seconds = (2, 2.0) if quick else (4, 4.0)
     torch.set_num_threads(os.cpu_count() or 1)
     work = make_work(workload)
     rates: dict[str, list[float]] = {"idle": [], "busy": []}
@@ -132,22 +132,18 @@ def measure_in_subprocess(workload: str, neighbor: str, spinning: bool, quick: b
 
 
 def compare(workload: str, neighbor: str, quick: bool) -> dict[str, Any]:
-    """Both ways of waiting, in alternating processes."""
-    idle: dict[bool, list[float]] = {False: [], True: []}
-    busy: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(1 if quick else 3):
-        for spinning in (False, True):
-            rates = measure_in_subprocess(workload, neighbor, spinning, quick)
-            idle[spinning] += rates["idle"]
-            busy[spinning] += rates["busy"]
-    ratios = {spinning: statistics.median(busy[spinning]) / statistics.median(idle[spinning]) for spinning in idle}
+    """Both ways of waiting, each in a process of its own."""
+    idle, busy = {}, {}
+    for spinning in (False, True):
+        rates = measure_in_subprocess(workload, neighbor, spinning, quick)
+        idle[spinning], busy[spinning] = statistics.median(rates["idle"]), statistics.median(rates["busy"])
     return {
         "case": f"{workload} beside {neighbor}",
-        "idle": statistics.median(idle[False]),
-        "busy": statistics.median(busy[False]),
-        "ratio": ratios[False],
-        "spinning": ratios[True],
-        "idle_ratio": statistics.median(idle[False]) / statistics.median(idle[True]),
+        "idle": idle[False],
+        "busy": busy[False],
+        "ratio": busy[False] / idle[False],
+        "spinning": busy[True] / idle[True],
+        "idle_ratio": idle[False] / idle[True],
         "unit": "target tokens a second" if workload == "training" else "sentences a second",
     }
 

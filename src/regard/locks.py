@@ -46,7 +46,7 @@ def file_lock(path: Path) -> Iterator[int | None]:
     finally:
         if descriptor is not None:
             with suppress(OSError):
-                os.unlink(path)  # while it is locked: whoever waits for it notices that it has another file
+                os.unlink(path)  # while it is locked: a process that waits for it notices that this file is gone
             os.close(descriptor)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from regard.errors import UserError
 from regard.run.checkpoint import CheckpointReader
 
-_noted: set[str] = set()
+_printed: set[str] = set()
 """Messages that this process has printed."""
 
 
@@ -104,9 +104,9 @@ def pretrained_models() -> list[str]:
 
 def note(message: str) -> None:
     """Print a message on standard error, once however often a model is loaded, and by one process of several."""
-    if message not in _noted and os.environ.get("RANK", "0") == "0":
+    if message not in _printed and os.environ.get("RANK", "0") == "0":
         print(f"regard: {message}", file=sys.stderr, flush=True)
-    _noted.add(message)
+    _printed.add(message)
 
 
 def _folder(name: str) -> Path:

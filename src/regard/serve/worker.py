@@ -115,7 +115,7 @@ class _Task(Generic[T]):
             return
         try:
             result = self.function()
-        except BaseException as error:  # whoever waits for the result gets it
+        except BaseException as error:  # the caller that waits for the result gets it
             self.future.set_exception(error)
         else:
             self.future.set_result(result)

@@ -40,6 +40,8 @@ class Recipe(Config):
     name: str = ""
     """By default, the name of the file."""
     description: str
+    limitations: str = ""
+    """For the model card: what a model of this recipe cannot do."""
     task: str
     init_from: str | None = None
     """A run folder or pretrained model whose weights (and tokenizers) this run starts from."""

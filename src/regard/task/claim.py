@@ -159,7 +159,7 @@ def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, 
             yield key, before, after
         return
     for name in {**before, **after}:
-        if not key and name in ("name", "description", "expect"):
+        if not key and name in ("name", "description", "limitations", "expect"):
             continue
         if (key, name) == ("train", "parallel"):  # the number of processes does not change the steps
             continue

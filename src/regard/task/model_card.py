@@ -17,6 +17,7 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
         "",
         f"Trained with regard. {recipe.usage_example}",
         "",
+        *(["## Limitations", "", recipe.limitations, ""] if recipe.limitations else []),
         "## Scores",
         "",
         *_scores(origin["scores"]),

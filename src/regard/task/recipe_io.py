@@ -24,6 +24,7 @@ from regard.task.registry import get_task, read_values, task_of
 _HARMLESS = (
     "expect.",
     "description",
+    "limitations",
     "train.seed",
     "train.activation_checkpointing",
     "train.log_every",
@@ -130,7 +131,7 @@ def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> d
     """The values with other data sources; the other data settings stay as they are."""
     rest = {key: value for key, value in values.get("data", {}).items() if key not in ("train", "valid", "test")}
     values = {key: value for key, value in values.items() if key not in ("expect", "score")}
-    return values | {"data": rest | data, "description": f"{values['name']}, on {location}."}
+    return values | {"data": rest | data, "description": f"{values['name']}, on {location}.", "limitations": ""}
 
 
 def _replaced(values: Any, path: list[str], value: Any, override: str) -> Any:
