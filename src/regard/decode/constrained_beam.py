@@ -46,7 +46,8 @@ class RequiredWord:
     def mapped(self, ids: Mapping[int, int]) -> "RequiredWord":
         """The same word in other token ids."""
         ways = (
-            tuple(tuple(ids[token] for token in sequence) for sequence in form) for form in (self.anywhere, self.initial)
+            tuple(tuple(ids[token] for token in sequence) for sequence in form)
+            for form in (self.anywhere, self.initial)
         )
         return RequiredWord(*ways)
 

@@ -19,5 +19,5 @@ def open_model(name: str | Path, device: torch.device | str = "cpu") -> Pipeline
     info = find_task(loaded)
     if info is None:
         return Pipeline(loaded).to(device)
-    loaded.model.float()
+    loaded.model.to(device).float()  # moved in the dtype of the file: a large model has no float32 copy on the host
     return info.pipeline_class()(loaded).to(device)

@@ -153,7 +153,7 @@ def _test_task(
     if changes:
         recipe = _with_search(recipe, changes)
     loaded = load_model(model)
-    loaded.model.float().to(device)
+    loaded.model.to(device).float()
     task: Any = get_task(recipe.task).task_class().for_testing(recipe, loaded, process_group)
     scores: dict[str, Score] = task.test(_silent)
     return scores

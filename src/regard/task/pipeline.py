@@ -42,7 +42,7 @@ class Pipeline:
             other = find_task(loaded)
             hint = f" Use `regard {other.commands[0]}` with it." if other is not None and other.commands else ""
             raise UserError(f"{loaded.path}: {reason}{hint}")
-        loaded.model.float()
+        loaded.model.to(device).float()  # moved in the dtype of the file: no float32 copy on the host
         return cls(loaded).to(device)
 
     @classmethod

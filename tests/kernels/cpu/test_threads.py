@@ -13,7 +13,7 @@ import torch
 
 from regard.errors import UserError
 from regard.kernels.cpu import threads
-from regard.kernels.cpu.threads import Monitor, check_threads, report_busy_cores, run_delays, watch_cores
+from regard.kernels.cpu.threads import Monitor, ThreadTimes, check_threads, report_busy_cores, thread_times, watch_cores
 
 needs_libgomp = pytest.mark.skipif(
     sys.platform != "linux" or threads.gomp_parallel() is None, reason="needs Linux and GCC's OpenMP"
@@ -82,15 +82,18 @@ def test_nothing_is_reported_on_an_idle_machine_or_after_the_block(monitor: Moni
 
 
 def test_the_thread_that_waits_longest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of 16 threads on one core make all others wait."""
+    """Two of 16 threads on one core make all others wait; a thread that hardly runs waits longer and does not count."""
     start, seen = time.monotonic(), list[float]()
 
-    def delays() -> dict[str, int]:
+    def times() -> dict[str, ThreadTimes]:
         if len(seen) == 5:
             raise SystemExit
-        return {str(thread): int((time.monotonic() - start) * 5e8 * (thread < 2)) for thread in range(16)}
+        elapsed = time.monotonic() - start
+        computing = {str(number): ThreadTimes(int(elapsed * 5e8), int(elapsed * 5e8)) for number in range(2)}
+        others = {str(number): ThreadTimes(int(elapsed * 1e9), 0) for number in range(2, 16)}
+        return computing | others | {"sleeping": ThreadTimes(int(elapsed * 1e6), int(elapsed * 9e8))}
 
-    monitor = Monitor(delays)
+    monitor = Monitor(times)
     monkeypatch.setattr(monitor, "observe", seen.append)
     monkeypatch.setattr(threads, "_INTERVAL", 0.02)
     with pytest.raises(SystemExit):
@@ -113,12 +116,12 @@ def test_settings_of_the_user_count(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_libgomp
-def test_run_delays_of_all_threads() -> None:
+def test_times_of_all_threads() -> None:
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()
     try:
-        assert {str(os.getpid()), str(other.native_id)} <= run_delays().keys()
+        assert {str(os.getpid()), str(other.native_id)} <= thread_times().keys()
     finally:
         done.set()
         other.join()

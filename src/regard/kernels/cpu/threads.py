@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -35,6 +35,9 @@ _BUSY, _FREE = 0.15, 0.08
 A process that competes for one core causes about 0.5, an idle machine 0.01."""
 _FREE_INTERVALS, _REPORT_INTERVALS = 4, 8
 """After how many free intervals threads spin again, and after how many without spinning that is reported."""
+_MIN_RUN = 0.02
+"""The fraction of its time that a thread must run to count: those that sleep most of the time, such as the monitor, wait
+for a core whenever all of them compute, which slows nothing down."""
 _IDLE, _IDLE_INTERVALS = 0.1, 3
 """A process that uses less than this fraction of a core is idle, and is then left alone for so many more intervals."""
 _MESSAGE = (
@@ -86,13 +89,20 @@ def gomp_parallel() -> GompParallel | None:
     return cast(GompParallel, function)
 
 
+class ThreadTimes(NamedTuple):
+    """Nanoseconds that a thread has run, and that it has waited for a core while it could have run."""
+
+    running: int
+    waiting: int
+
+
 class Monitor:
     """Measures, on a thread of its own, how long threads of this process wait for a core, and adds idle threads."""
 
-    def __init__(self, run_delays: Callable[[], dict[str, int]]) -> None:
-        """run_delays: for every thread, the nanoseconds that it has waited for a core so far"""
+    def __init__(self, times: Callable[[], dict[str, ThreadTimes]]) -> None:
+        """times: those of every thread of this process so far"""
         self.idle_threads: IdleThreads | None = None
-        self._run_delays = run_delays
+        self._times = times
         self._free = self._yielding = 0
         self._logs: list[Log] = []
         self._thread: threading.Thread | None = None
@@ -126,16 +136,15 @@ class Monitor:
             self._report()
 
     def _run(self) -> None:
-        before, then = self._run_delays(), time.monotonic()
+        before, then = self._times(), time.monotonic()
         while True:
             used = time.process_time()
             time.sleep(_INTERVAL)
             if time.process_time() - used < _IDLE * _INTERVAL:
                 time.sleep(_IDLE_INTERVALS * _INTERVAL)
-            delays, now = self._run_delays(), time.monotonic()
-            waited = max((delay - before.get(thread, delay) for thread, delay in delays.items()), default=0)
-            self.observe(waited / 1e9 / (now - then))
-            before, then = delays, now
+            times, now = self._times(), time.monotonic()
+            self.observe(_longest_wait(before, times) / 1e9 / (now - then))
+            before, then = times, now
 
     def _set_idle_threads(self, wanted: bool) -> None:
         if wanted and self.idle_threads is None:
@@ -180,19 +189,30 @@ def _monitor() -> Monitor | None:
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return None
     try:
-        is_supported = bool(run_delays()) and "libgomp" in Path("/proc/self/maps").read_text(errors="replace")
+        is_supported = bool(thread_times()) and "libgomp" in Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
         return None
-    return Monitor(run_delays) if is_supported and gomp_parallel() is not None else None
+    return Monitor(thread_times) if is_supported and gomp_parallel() is not None else None
 
 
-def run_delays() -> dict[str, int]:
-    """Nanoseconds that each thread of this process has waited for a core while it could have run."""
-    delays = {}
+def thread_times() -> dict[str, ThreadTimes]:
+    """The times of every thread of this process."""
+    times = {}
     for thread in os.listdir(_TASKS):
-        with contextlib.suppress(OSError, IndexError):  # it may have ended
-            delays[thread] = int((_TASKS / thread / "schedstat").read_bytes().split()[1])
-    return delays
+        with contextlib.suppress(OSError, ValueError):  # it may have ended
+            running, waiting, _ = map(int, (_TASKS / thread / "schedstat").read_bytes().split())
+            times[thread] = ThreadTimes(running, waiting)
+    return times
+
+
+def _longest_wait(before: dict[str, ThreadTimes], after: dict[str, ThreadTimes]) -> int:
+    """The nanoseconds that a thread has waited for a core, of those that compute the longest-waiting one."""
+    longest = 0
+    for thread, (running, waiting) in after.items():
+        if thread in before:
+            ran, waited = running - before[thread].running, waiting - before[thread].waiting
+            longest = max(longest, waited if ran >= _MIN_RUN * (ran + waited) else 0)
+    return longest
 
 
 def _cores() -> int:
