@@ -36,8 +36,8 @@ A process that competes for one core causes about 0.5, an idle machine 0.01."""
 _FREE_INTERVALS, _REPORT_INTERVALS = 4, 8
 """After how many free intervals threads spin again, and after how many without spinning that is reported."""
 _MIN_RUN = 0.02
-"""The fraction of its time that a thread must run to count: those that sleep most of the time, such as the monitor, wait
-for a core whenever all of them compute, which slows nothing down."""
+"""The fraction of its time that a thread must run to count: one that sleeps most of the time, such as the monitor,
+waits for a core whenever all of them compute, which slows nothing down."""
 _IDLE, _IDLE_INTERVALS = 0.1, 3
 """A process that uses less than this fraction of a core is idle, and is then left alone for so many more intervals."""
 _MESSAGE = (
