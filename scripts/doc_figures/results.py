@@ -519,6 +519,12 @@ def translation_memory() -> Iterator[Row]:
         yield f"{one['lines']:,}", f"{one['peak_bytes'] / 1e6:.0f} MB", whole(one["lines_a_second"])
 
 
+@table("work and busy process | fraction of the idle speed | with spinning threads | idle speed relative to spinning")
+def busy_neighbor() -> Iterator[Row]:
+    for one in cases("busy-neighbor"):
+        yield one["case"], f"{one['ratio']:.2f}", f"{one['spinning']:.2f}", f"{one['idle_ratio']:.2f}"
+
+
 def _three_seeds(start: str) -> list[dict[str, Any]]:
     return [case(f"filling-brown-{seed}", start) for seed in (1, 2, 3)]
 
