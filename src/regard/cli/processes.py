@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 ProcessesOption = Annotated[
-    int | None, typer.Option(min=1, help="Launch this many processes on this machine to share the work.")
+    int | None, typer.Option(min=1, max=1024, help="Launch this many processes on this machine to share the work.")
 ]
 
 TIMEOUT = 24 * 3600.0
