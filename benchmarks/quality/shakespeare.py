@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.common import log, write_results
 
-from regard.train.trainer import Callback
+from regard.train.callback import Callback
 
 TARGET_LOSS = 1.4697
 """The validation loss that nanoGPT reports for its own recipe."""

@@ -26,7 +26,7 @@ from benchmarks.common import RESULTS, log, write_results
 
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
-from regard.train.trainer import Callback
+from regard.train.callback import Callback
 
 
 def main() -> int:

@@ -88,7 +88,7 @@ def test_validation_has_its_own_log_lines(tmp_path: Path) -> None:
     trained(Toy(scores={4: 0.5, 8: 0.25}), settings(log_every=100), tmp_path)
     lines = log_lines(tmp_path)
     assert [line["step"] for line in lines] == [4, 8, 8]
-    assert (lines[0].keys(), lines[0]["valid/points"]) == ({"step", "valid/loss", "valid/points"}, 0.5)
+    assert (lines[0].keys(), lines[0]["valid/points"]) == ({"step", "valid/loss", "valid/nll", "valid/points"}, 0.5)
 
 
 def test_validation_loss_is_without_dropout(tmp_path: Path) -> None:

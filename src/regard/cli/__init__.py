@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import regard
+from regard.cli.app import App
 from regard.cli.commands import (
     average,
     classify,
@@ -33,7 +34,7 @@ from regard.cli.standard_streams import standard_streams
 from regard.errors import UserError
 from regard.files import check_encodable
 
-app = typer.Typer(
+app = App(
     name="regard",
     help="Train, run, serve and look inside Transformers, from plain files.",
     no_args_is_help=True,
