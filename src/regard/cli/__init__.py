@@ -15,6 +15,7 @@ import regard
 from regard.cli.app import App
 from regard.cli.commands import (
     average,
+    cache,
     classify,
     cost,
     data,
@@ -43,6 +44,7 @@ app = App(
     rich_markup_mode=None,  # usage errors as plain lines, for scripts and screen readers
 )
 app.add_typer(data.app, name="data")
+app.add_typer(cache.app, name="cache")
 app.command("train")(train.train)
 app.command("recipes")(train.recipes)
 app.command("average")(average.average)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 15.0
 """Seconds between two plain lines about the same phase."""
-_PATIENCE = 1.0
+_PATIENCE = 2.0
 """Seconds until a phase gets its first plain line: shorter ones get none."""
 _TICK = 0.25
 
@@ -34,7 +34,8 @@ class ProgressDisplay:
         """Drawn above the current phase on a terminal, and left there in the end: the bar of a training run."""
         self.patience = _PATIENCE
         self._phases: list[Phase] = []
-        self._announced: dict[Phase, float] = {}
+        self._written: dict[Phase, list[float]] = {}
+        """When lines were written about a phase, or about one that began within it."""
         self._plain_lines = plain_lines and not self.is_terminal
         self._live: Live | None = None
         self._ticker: _Ticker | None = None
@@ -55,8 +56,8 @@ class ProgressDisplay:
     def on_phase_end(self, phase: Phase) -> None:
         if phase in self._phases:
             self._phases.remove(phase)
-        if self._announced.pop(phase, None) is not None:
-            count = f"{_count(phase)} in " if phase.done else ""
+        if len(self._written.pop(phase, [])) > 1:
+            count = f"{_count(phase)} in " if phase.done > 1 else ""
             self.log(f"{phase.name}: done, {count}{duration(phase.seconds)}.")
         if not self._phases and self.header is None:
             self.close()  # and leave the terminal to whatever prints next
@@ -97,15 +98,16 @@ class ProgressDisplay:
 
     def _write_lines(self) -> None:
         """Write a line about the current phase if it is due."""
-        for current in self._phases[-1:]:
-            last = self._announced.get(current)
-            if last is None and current.seconds >= self.patience:
+        phases = list(self._phases)
+        for current in phases[-1:]:
+            written = self._written.get(current)
+            if written is None and current.seconds >= self.patience:
                 self.log(f"{current.name} …")
-            elif last is not None and time.monotonic() - last >= INTERVAL:
+                for one in phases:
+                    self._written.setdefault(one, [time.monotonic()])
+            elif written is not None and time.monotonic() - written[-1] >= INTERVAL:
                 self.log(f"{current.name}: {_details(current)}")
-            else:
-                continue
-            self._announced[current] = time.monotonic()
+                written.append(time.monotonic())
 
 
 def duration(seconds: float) -> str:
@@ -210,7 +212,7 @@ def _details(current: Phase) -> str:
     """How much is done, how fast, since when, and the time left where it can be known."""
     seconds = current.seconds
     parts: list[Any] = []
-    if current.done:
+    if current.done > 1:
         parts.append(_count(current))
         if seconds >= 1 and (speed := current.done / seconds) >= 10:
             parts.append(f"{speed / 1e6:,.1f} MB/s" if current.unit == "bytes" else f"{speed:,.0f}/s")
@@ -225,5 +227,4 @@ def _count(current: Phase) -> str:
         of = f" of {current.total / 1e6:,.1f}" if current.total else ""
         return f"{current.done / 1e6:,.1f}{of} MB"
     of = f" of {current.total:,}" if current.total else ""
-    unit = current.unit[:-1] if current.done == 1 and not current.total else current.unit
-    return f"{current.done:,}{of} {unit}"
+    return f"{current.done:,}{of} {current.unit}"
