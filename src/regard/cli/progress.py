@@ -214,8 +214,9 @@ def _details(current: Phase) -> str:
     parts: list[Any] = []
     if current.done > 1:
         parts.append(_count(current))
-        if seconds >= 1 and (speed := current.done / seconds) >= 10:
-            parts.append(f"{speed / 1e6:,.1f} MB/s" if current.unit == "bytes" else f"{speed:,.0f}/s")
+        if seconds >= 1:
+            speed, is_bytes = current.done / seconds, current.unit == "bytes"
+            parts.append(f"{speed / 1e6:,.1f} MB/s" if is_bytes else f"{speed:,.{0 if speed >= 10 else 1}f}/s")
     parts.append(duration(seconds))
     if current.total and current.done and seconds >= 1:
         parts.append(f"{duration(seconds / current.done * max(current.total - current.done, 0))} left")

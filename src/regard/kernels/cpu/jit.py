@@ -21,7 +21,6 @@ from numba.core.serialize import dumps, loads
 from numba.core.sigutils import normalize_signature
 
 from regard.kernels.cpu import jit_cache
-from regard.progress import phase
 
 Function = Callable[..., Any]
 
@@ -104,7 +103,7 @@ class CompilationPhases(event.Listener):  # type: ignore[misc]
             return
         if time.monotonic() - self._end > 1:
             self._compiled, self._start = 0, time.monotonic()
-        current = self._stack.enter_context(phase("Compiling CPU kernels, once on this machine", "kernels"))
+        current = self._stack.enter_context(jit_cache.compilation_phase())
         current.done, current.start = self._compiled, self._start
 
     def on_end(self, event: Any) -> None:
