@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from regard.cli import progress, training_display
-from regard.cli.progress import ProgressDisplay, duration
+from regard.cli.progress import ProgressDisplay, bar_line, duration
 from regard.cli.training_display import TrainingDisplay
 from regard.progress import Phase, listen_to_phases, phase
 
@@ -145,3 +146,10 @@ def test_plain_training_writes_a_line_per_logging() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_narrow_terminal_shows_a_shorter_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    line = bar_line("Training  step 12,000 of 100,000", 12000, 100000, "loss 4.721  13,328 tokens/s  0:04  10:00 left")
+    for width in (80, 90, 120):
+        Console(width=width).print(line)
+        assert re.search(r"^Training  step 12,000 of 100,000 .* 10:00 left *$", capsys.readouterr().out.rstrip("\n"))

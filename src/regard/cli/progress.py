@@ -124,9 +124,10 @@ def bar_line(name: str, done: int, total: int, details: str) -> "RenderableType"
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 1))
-    for _ in range(3):
-        grid.add_column(no_wrap=True, overflow="ellipsis")
-    grid.add_row(Text(name), ProgressBar(total=max(total, 1), completed=done, width=24), Text(details))
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_column(max_width=24)  # the first to shrink on a narrow terminal
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_row(Text(name), ProgressBar(total=max(total, 1), completed=done), Text(details))
     return grid
 
 
