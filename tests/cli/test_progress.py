@@ -69,7 +69,7 @@ def test_plain_lines_are_written_for_long_phases_only() -> None:
         ProgressDisplay(plain_lines=True) as display,
         listen_to_phases(display),
     ):
-        display.patience = 0.1
+        display.first_line_after = 0.1
         with phase("Loading"):
             pass
         with phase("Preparing"), phase("Tokenizing", "pairs") as tokenizing:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 15.0
 """Seconds between two plain lines about the same phase."""
-_PATIENCE = 2.0
+_FIRST_LINE_AFTER = 2.0
 """Seconds until a phase gets its first plain line: shorter ones get none."""
 _TICK = 0.25
 
@@ -32,7 +32,7 @@ class ProgressDisplay:
         self.is_terminal = _is_terminal()
         self.header: Callable[[], RenderableType] | None = None
         """Drawn above the current phase on a terminal, and left there in the end: the bar of a training run."""
-        self.patience = _PATIENCE
+        self.first_line_after = _FIRST_LINE_AFTER
         self._phases: list[Phase] = []
         self._written: dict[Phase, list[float]] = {}
         """When lines were written about a phase, or about one that began within it."""
@@ -101,7 +101,7 @@ class ProgressDisplay:
         phases = list(self._phases)
         for current in phases[-1:]:
             written = self._written.get(current)
-            if written is None and current.seconds >= self.patience:
+            if written is None and current.seconds >= self.first_line_after:
                 self.log(f"{current.name} …")
                 for one in phases:
                     self._written.setdefault(one, [time.monotonic()])

@@ -40,6 +40,10 @@ class TrainingDisplay(Callback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop drawing; the bar stays where it is."""
         self.display.close()
 
     def log(self, message: str) -> None:
@@ -57,7 +61,7 @@ class TrainingDisplay(Callback):
 
     def on_train_begin(self, step: int, tokens: int) -> None:
         self._step, self._tokens, self._pace = step, tokens, _Pace(step, tokens)
-        self.display.header, self.display.patience = self._render, INTERVAL
+        self.display.header, self.display.first_line_after = self._render, INTERVAL
         self.display.start()
 
     def on_step(self, step: int, tokens: int) -> None:

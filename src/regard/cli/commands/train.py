@@ -97,10 +97,10 @@ def train(
             )
         except StoppedError as stopped:
             if process_group.is_rank0:
-                display.display.close()
+                display.close()
                 print_error(f"{str(stopped).capitalize()}. Continue with: {resume_command}")
             raise typer.Exit(130) from None
-        display.display.close()
+        display.close()
         if process_group.is_rank0:
             print(trained.folder)
 
