@@ -36,3 +36,15 @@ def test_every_name_in_the_glossary_can_be_imported() -> None:
     assert len(names) > 50
     for name in sorted(names):
         assert pkgutil.resolve_name(name) is not None
+
+
+def test_training_page_lists_every_environment_variable_that_the_package_uses() -> None:
+    page = next(ROOT.glob("docs/**/training.md")).read_text(encoding="utf-8")
+    table = page.partition("### Environment variables")[2]
+    used = set()
+    for path in (ROOT / "src" / "regard").rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "environ" in line:
+                used |= set(re.findall(r'"([A-Z][A-Z_]+)"', line))
+    assert {"REGARD_CACHE", "REGARD_DATA"} <= used
+    assert not {name for name in used if f"`{name}`" not in table}

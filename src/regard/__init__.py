@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from regard.task.recipe_io import read_recipe
     from regard.task.run import RunResult
     from regard.task.translation.pipeline import Translator
+    from regard.train.callback import Callback
     from regard.train.config import TrainConfig
     from regard.train.task import Score
-    from regard.train.trainer import Callback
 
 try:
     __version__ = version("regard")
@@ -81,7 +81,7 @@ _LAZY = {
     "regard.task.recipe_io": ("read_recipe",),
     "regard.task.translation.pipeline": ("Translator",),
     "regard.train.config": ("TrainConfig",),
-    "regard.train.trainer": ("Callback",),
+    "regard.train.callback": ("Callback",),
 }
 _MODULE_OF = {name: module for module, names in _LAZY.items() for name in names}
 

@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 import regard
+from regard.cli.app import App
 from regard.cli.commands import (
     average,
+    cache,
     classify,
     cost,
     data,
@@ -33,7 +35,7 @@ from regard.cli.standard_streams import standard_streams
 from regard.errors import UserError
 from regard.files import check_encodable
 
-app = typer.Typer(
+app = App(
     name="regard",
     help="Train, run, serve and look inside Transformers, from plain files.",
     no_args_is_help=True,
@@ -42,6 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # usage errors as plain lines, for scripts and screen readers
 )
 app.add_typer(data.app, name="data")
+app.add_typer(cache.app, name="cache")
 app.command("train")(train.train)
 app.command("recipes")(train.recipes)
 app.command("average")(average.average)

@@ -36,6 +36,7 @@ from regard.model import (
     read_any_config,
 )
 from regard.model.embedding import out_of_vocabulary
+from regard.progress import phase
 from regard.run.checkpoint import CheckpointReader
 from regard.run.locate import find_checkpoint, note, pretrained_models, split_checkpoint
 from regard.run.tensors import read_shapes, read_tensors, unusable_reason, write_tensors
@@ -199,6 +200,7 @@ def model_metadata(
     }
 
 
+@phase("Loading the model")
 def load_model(name: str | Path) -> LoadedModel:
     """Load a run folder written by this version of regard or an earlier one, or a pretrained model by its name.
 

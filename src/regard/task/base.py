@@ -16,6 +16,7 @@ from regard.data.labels.labeled_texts import listed
 from regard.data.source import DataSource
 from regard.errors import UserError
 from regard.model import AnyModelConfig
+from regard.progress import phase
 from regard.task.expect import ExpectConfig
 from regard.task.init_from import check_fits, has_model, initial_settings, merge_settings, tokenizer_settings
 from regard.task.registry import get_task
@@ -206,7 +207,8 @@ def score_test_sets(
     """Score each test set among `parts`, or the validation set if there is no other; log each result."""
     scores: dict[str, Score] = {}
     for name in [name for name in parts if name != "valid"] or parts:
-        scores[name] = score(parts[name])
+        with phase(f"Scoring {name}"):
+            scores[name] = score(parts[name])
         log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
     return scores
 

@@ -68,7 +68,8 @@ class TrainConfig(Config):
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999; 0 keeps none."""
     monitor: Literal["loss", "score"] = "loss"
-    """What decides which weights are best: the loss on the validation set, or the task's score."""
+    """What decides which weights are best: the loss on the validation set (without label smoothing), or the task's
+    score."""
     patience: int = Field(default=0, ge=0, le=1_000_000)
     """Early stopping after so many validations in a row without improvement; 0 never stops early."""
 

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.app import App
 from regard.cli.progress import download_progress
 
-app = typer.Typer(help="List, download and verify datasets.", no_args_is_help=True, rich_markup_mode=None)
+app = App(help="List, download and verify datasets.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")

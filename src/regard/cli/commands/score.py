@@ -165,7 +165,8 @@ def _translate(
     for name in models:
         group = SINGLE_PROCESS if is_output_file(Path(name)) else process_group  # a file already has all its lines
         sources = group.shard(test.sources)
-        with progress_bar(f"Translating {test.name}", len(sources), visible=process_group.is_rank0) as progress:
+        visible = process_group.is_rank0
+        with progress_bar(f"Translating {test.name}", "sentences", len(sources), visible=visible) as progress:
             mine = make_outputs(
                 name,
                 sources,

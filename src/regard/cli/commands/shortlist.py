@@ -37,7 +37,7 @@ def shortlist(
     corpus = training_corpus(model) if given is None else Corpus("given", (given,))
     check_output(path, [file for part in corpus.parts for file in corpus_files(part)])
     translator = Translator.load(model)
-    with progress_bar("pairs", None) as progress:
+    with progress_bar("Aligning words", "pairs", None) as progress:
         learned = learn_shortlist(
             corpus.read(),
             translator.source_tokenizer,

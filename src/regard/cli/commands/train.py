@@ -16,7 +16,9 @@ from regard.cli.processes import (
     report_errors_once,
     was_restarted,
 )
+from regard.cli.standard_streams import print_error
 from regard.errors import UserError
+from regard.progress import phase
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="The name of a recipe, a .toml file, or a run folder.")
@@ -56,11 +58,12 @@ def train(
     ] = None,
 ) -> None:
     """Train a model with a recipe, on its data or on yours (--data; --source and --target for parallel text)."""
-    from regard.cli.training_display import TrainingDisplay
-    from regard.task.recipe_io import read_recipe, recipe_name
-    from regard.task.run import train as train_recipe
-    from regard.task.run import with_parallel
-    from regard.train.runtime import StoppedError
+    with phase("Starting"):  # importing PyTorch takes a while
+        from regard.cli.training_display import TrainingDisplay
+        from regard.task.recipe_io import read_recipe, recipe_name
+        from regard.task.run import train as train_recipe
+        from regard.task.run import with_parallel
+        from regard.train.runtime import StoppedError
 
     with report_errors_once():
         given = parallel_corpus(pairs, source, target, "target")
@@ -94,8 +97,10 @@ def train(
             )
         except StoppedError as stopped:
             if process_group.is_rank0:
-                display.log(f"{str(stopped).capitalize()}. Continue with: {resume_command}")
+                display.close()
+                print_error(f"{str(stopped).capitalize()}. Continue with: {resume_command}")
             raise typer.Exit(130) from None
+        display.close()
         if process_group.is_rank0:
             print(trained.folder)
 

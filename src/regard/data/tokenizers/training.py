@@ -23,6 +23,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from regard.config import Config, ConfigError
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer, check_text
 from regard.errors import UserError
+from regard.progress import phase
 
 Kind = Literal["bpe", "unigram", "character", "byte", "word"]
 
@@ -108,7 +109,8 @@ def train_tokenizer(
     """
     if config.kind == "byte":
         return TextTokenizer(_bytes(config))
-    trained = TextTokenizer(_TRAINERS[config.kind](config, _checked(texts)))
+    with phase("Training the tokenizer", "texts") as training:
+        trained = TextTokenizer(_TRAINERS[config.kind](config, training.count(_checked(texts))))
     requested = _vocab_size(config) if config.kind in ("bpe", "unigram") else config.vocab_size
     if log is not None and requested is not None and trained.vocab_size < requested:
         log(

@@ -20,6 +20,7 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
 from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
+from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import AccuracyScore, score_accuracy
 from regard.task.base import check_ranges, report_unknown, score_test_sets
@@ -150,7 +151,8 @@ class ClassificationTask:
         )
 
     def nll(self, forward: Forward, batch: RowBatch) -> Loss:
-        return cross_entropy(_logits(forward, batch), _targets(batch))
+        smoothing = self.recipe.train.loss.label_smoothing
+        return cross_entropy(_logits(forward, batch), _targets(batch), label_smoothing=smoothing)
 
     def validation_batches(self) -> Iterator[RowBatch]:
         """The whole validation set, however long its sentences are."""
@@ -179,13 +181,14 @@ class ClassificationTask:
         self.model.eval()
         shard = self.process_group.shard(sentences)
         forward = forward_in_precision(self.model, self.recipe.train.precision)
-        if isinstance(self.model.config.head, ClassificationHeadConfig):
-            texts = [cast(LabeledText, one).text for one in shard]
-            logprobs = text_logprobs(self.model, self.tokenizer, texts, self.recipe.parts.max_length, forward=forward)
-        else:
-            logprobs = word_logprobs(
-                self.model, self.tokenizer, [cast(TaggedSentence, one).words for one in shard], forward=forward
-            )
+        with phase("Classifying", "texts", len(shard)) as current:
+            settings: dict[str, Any] = {"forward": forward, "progress": current.update}
+            if isinstance(self.model.config.head, ClassificationHeadConfig):
+                texts = [cast(LabeledText, one).text for one in shard]
+                logprobs = text_logprobs(self.model, self.tokenizer, texts, self.recipe.parts.max_length, **settings)
+            else:
+                sentences_words = [cast(TaggedSentence, one).words for one in shard]
+                logprobs = word_logprobs(self.model, self.tokenizer, sentences_words, **settings)
         known = self.model.config.labels
         labels = (*known, *_unknown_labels(sentences, known))
         label_ids = {label: number for number, label in enumerate(labels)}

@@ -19,6 +19,7 @@ from regard.data.images.dataset import ImageDataset, ImagesConfig, read_images
 from regard.errors import UserError
 from regard.model import VisionTransformer, VisionTransformerConfig
 from regard.model.vision_transformer import LearnedGrid
+from regard.progress import counted
 from regard.run import LoadedModel, load_model
 from regard.score import AccuracyScore, score_accuracy
 from regard.task.base import report_unknown, score_test_sets
@@ -101,7 +102,8 @@ class ImageClassificationTask:
         labels = batch.labels.masked_fill(batch.labels >= len(self.model.config.labels), -1)  # the model lacks these
         weight = torch.ones_like(labels, dtype=torch.float32)
         unchanged = Augmented(batch.pixels, labels, labels, weight)
-        return class_loss(forward(self._normalized(batch.pixels)), unchanged)
+        smoothing = self.recipe.train.loss.label_smoothing
+        return class_loss(forward(self._normalized(batch.pixels)), unchanged, smoothing)
 
     def validation_batches(self) -> Iterator[ImageBatch]:
         valid = self.evaluation_data.get("valid")
@@ -126,7 +128,7 @@ class ImageClassificationTask:
         predicted: list[int] = []
         truth: list[int] = []
         nats = 0.0
-        for number, batch in enumerate(self._ordered_batches(dataset)):
+        for number, batch in enumerate(counted(self._ordered_batches(dataset), "Classifying", "batches")):
             if number % self.process_group.size == self.process_group.rank:
                 logits = forward(self._normalized(batch.pixels.to(self.model.device)))[: batch.count].float().cpu()
                 labels = batch.labels[: batch.count]

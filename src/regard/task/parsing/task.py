@@ -20,6 +20,7 @@ from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.files import file_sha256
 from regard.model import EncoderDecoder
+from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import BracketScore, score_brackets
 from regard.task.base import report_unknown, score_test_sets
@@ -114,7 +115,9 @@ class ParsingTask(Seq2SeqTask):
         """Parse the words of reference trees and compare; several processes share the work."""
         words = [tree.words() for tree in self.process_group.shard(trees)]
         tokenizer, symbols = self.vocabularies.tokenizer, self.vocabularies.symbols
-        found = parse_words(self.decoder_model(len(words)), tokenizer, symbols, words, decode)
+        with phase("Parsing", "sentences", len(words)) as parsing:
+            model = self.decoder_model(len(words))
+            found = parse_words(model, tokenizer, symbols, words, decode, parsing.update)
         parsed = self.process_group.gather_interleaved([str(one.tree) for one in found])
         return score_brackets([Tree.parse(one) for one in parsed], trees)
 
