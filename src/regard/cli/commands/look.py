@@ -8,7 +8,7 @@ import typer
 
 from regard.cli.options import DeviceOption, ThreadsOption, select_device
 from regard.cli.processes import exit_now
-from regard.errors import UserError
+from regard.errors import UserError, how_to_install
 from regard.files import check_encodable
 
 if TYPE_CHECKING:
@@ -150,5 +150,6 @@ def _check_extra() -> None:
 
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise UserError(
-            "The server needs an extra: pip install 'regard[serve]'. Without it, --html FILE writes the page as a file."
+            f"The server needs packages that are not installed; {how_to_install('serve')}. Without them, --html FILE "
+            "writes the page as a file."
         )
