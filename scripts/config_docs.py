@@ -121,9 +121,16 @@ regard settings warmup               # all keys that contain a word
 ## Recipes and keys
 
 A recipe is a [TOML](https://toml.io) file that says everything a training run depends on: the data, the tokenizer, the
-model, the training, and what to expect of the result. A key that is left out has its default. `regard recipes` lists
-the recipes that ship with regard. `regard recipe quick > my.toml` copies one of them, as the start of one of your own,
-and `regard recipe quick --resolved` prints it with every default filled in. A small recipe:
+model, the training, and what to expect of the result. A key that is left out has its default. Many recipes ship with
+regard, and any of them can be the start of one of your own:
+
+```sh
+regard recipes                       # list them
+regard recipe quick > my.toml        # copy one of them
+regard recipe quick --resolved       # print it with every default filled in
+```
+
+A small recipe:
 
 ```toml
 description = "English to German, from two files of mine."
