@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 
 ProcessesOption = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Launch this many processes on this machine to share the work.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=1024,
+        help="The number of processes to launch on this machine, which share the work (on GPUs, one each).",
+    ),
 ]
 
 TIMEOUT = 24 * 3600.0

@@ -24,6 +24,7 @@ class DataSource(Config):
     dataset: NonEmpty | None = None
     """A named dataset (`regard data list`) that contains the paths; without it they are paths in the file system."""
     path: NonEmpty | None = None
+    """A file or folder: in the dataset, or in the file system, relative to the recipe's file."""
 
     @property
     def location(self) -> str:

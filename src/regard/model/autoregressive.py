@@ -24,13 +24,18 @@ class AutoregressiveConfig(Config):
     """The config of an autoregressive model. The defaults are those of the paper's base model."""
 
     vocab_size: int = Field(ge=1, le=10_000_000)
+    """The size of the vocabulary."""
     width: int = Field(default=512, ge=1, le=1_000_000)
+    """The width of the model: the features of each token between layers (d_model)."""
     decoder: StackConfig = StackConfig()
+    """The layers of the decoder."""
     position: AnyPosition = SinusoidalConfig()
+    """The positional encoding."""
     embedding: EmbeddingConfig = EmbeddingConfig()
     tie_weights: bool = True
     """Whether the token embedding is also the output projection (`lm_head`)."""
     output_bias: bool = False
+    """Whether the logits have a bias."""
     special_tokens: SpecialTokensConfig = SpecialTokensConfig()
 
     @model_validator(mode="after")

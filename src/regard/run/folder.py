@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.config import parse_json
 from regard.data.tokenizers.tokenizer import read_tokenizer
-from regard.errors import UserError
+from regard.errors import UserError, how_to_upgrade
 from regard.files import check_encodable, file_sha256, new_file, new_folder, write_text
 from regard.model import (
     AnyModel,
@@ -288,8 +288,8 @@ def _read_run_json(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} does not give its format version; restore it from a copy.")
     if version > FORMAT_VERSION:
         raise UserError(
-            f"{folder} was written by a newer regard (format {version}; this version reads up to {FORMAT_VERSION}): "
-            "upgrade with pip install --upgrade regard."
+            f"{folder} was written by a newer regard (format {version}; this version reads up to {FORMAT_VERSION}); "
+            f"{how_to_upgrade()}."
         )
     return dict(metadata)
 

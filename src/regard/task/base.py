@@ -39,11 +39,13 @@ class Recipe(Config):
     """
 
     name: str = ""
-    """By default, the name of the file."""
+    """The name of the recipe. By default, that of its file."""
     description: str
+    """One sentence about the recipe, for `regard recipes` and the model card."""
     limitations: str = ""
-    """For the model card: what a model of this recipe cannot do."""
+    """What a model of this recipe cannot do, for the model card."""
     task: str
+    """What the model is trained to do. It selects the keys of the other tables."""
     init_from: str | None = None
     """A run folder or pretrained model whose weights (and tokenizers) this run starts from."""
     train: TrainConfig
@@ -60,11 +62,13 @@ class Recipe(Config):
     unused_train_keys: ClassVar[Mapping[str, str]] = {}
     """Keys of [train] that have no effect for this task, and why; giving one is an error."""
     model_keys_from_data: ClassVar[tuple[str, ...]] = ()
-    """Keys of the model's config that follow from the data; giving one in [model] is an error."""
+    """Keys of the model's config (dotted, if nested) that follow from the data; giving one in [model] is an error."""
     model_kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of models that `init_from` may name."""
     new_model_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the model's config that are never taken from the model in `init_from`."""
+    head: ClassVar[Mapping[str, str]] = {}
+    """The kind of the model's head, and its defaults, if the task determines them."""
 
     if TYPE_CHECKING:  # declared by the subclasses
         data: Any

@@ -57,7 +57,8 @@ class ImagesConfig(DataSource):
     classes: _Names | None = None
     """The class names, by number. By default those of the dataset or the folder, sorted; otherwise the numbers."""
     channels: Literal[1, 3] | None = None
-    """1 for grayscale, 3 for RGB. By default folders are read as RGB, and arrays as they are."""
+    """The channels to convert images to: 1 for grayscale, 3 for RGB. By default folders are read as RGB, and arrays as
+    they are."""
     size: _Side | Annotated[tuple[_Side, _Side], Field(strict=False)] | None = None
     """Height and width in pixels, or one number for both. Required if the images differ in size."""
     fit: Fit = "crop"

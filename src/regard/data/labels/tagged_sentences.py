@@ -16,11 +16,13 @@ class TaggedConfig(DataSource):
     """Tagged sentences: a text file, compressed or not."""
 
     path: NonEmpty
+    """A text file of tagged sentences, compressed or not."""
     format: Literal["trees", "slashes", "columns"] = "trees"
-    """Trees in Penn bracket format, whose leaves have tags; one sentence per line with a tag after each word, `the/DT
-    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences."""
+    """The format of the file. trees: trees in Penn bracket format, whose leaves have tags. slashes: one sentence per
+    line with a tag after each word, `the/DT cat/NN`. columns: one word per line with its tag in another column, and an
+    empty line between sentences."""
     columns: TwoColumns = (1, 2)
-    """The columns of word and tag, counted from 1, separated by tabs or spaces."""
+    """The columns of word and tag in the format `columns`, counted from 1, separated by tabs or spaces."""
 
 
 class TaggedSentence(NamedTuple):

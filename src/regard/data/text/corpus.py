@@ -30,9 +30,12 @@ class CorpusConfig(DataSource):
     """Sentence pairs: two aligned files (`source` and `target`), or one `path` to a file or folder."""
 
     path: NonEmpty | None = None
-    """A .tsv, .txt or .jsonl file, compressed or not, or a folder of such files."""
+    """A file with both sides (.tsv, .txt or .jsonl, compressed or not), or a folder of such files or of aligned
+    files."""
     source: NonEmpty | None = None
+    """The file of source sentences, one per line; `target` has their translations, line by line."""
     target: NonEmpty | None = None
+    """The file of translations, aligned with `source`."""
     columns: TwoColumns = COLUMNS
     """The columns of source and target in a .tsv file, counted from 1."""
     keys: _TwoNames = KEYS

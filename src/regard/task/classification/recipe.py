@@ -28,7 +28,9 @@ class TextClassificationDataConfig(Config):
     """The labeled texts of a run: training, validation and test data."""
 
     train: tuple[LabeledConfig, ...] = Field(strict=False, min_length=1)
+    """The labeled texts to train on."""
     valid: LabeledConfig | None = None
+    """The labeled texts to validate on during training."""
     test: dict[str, LabeledConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
     max_length: int = Field(default=256, ge=3, le=100_000_000)
@@ -39,7 +41,9 @@ class TokenClassificationDataConfig(Config):
     """The tagged sentences of a run: training, validation and test data."""
 
     train: tuple[TaggedConfig, ...] = Field(strict=False, min_length=1)
+    """The tagged sentences to train on."""
     valid: TaggedConfig | None = None
+    """The tagged sentences to validate on during training."""
     test: dict[str, TaggedConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
     max_length: int = Field(default=256, ge=3, le=100_000_000)
@@ -50,17 +54,16 @@ class ClassificationRecipe(Recipe):
     """What text classification and token classification share."""
 
     tokenizer: EncoderTokenizerConfig = EncoderTokenizerConfig()
+    """How texts are tokenized."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
+    """The settings of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
     `init_from`, omitted settings are those of that model."""
 
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
-    model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
+    model_keys_from_data: ClassVar[tuple[str, ...]] = (*KEYS_FROM_DATA, "head.labels")
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
     new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
-    head: ClassVar[Mapping[str, str]]
-    """The kind of the head, and its defaults."""
 
     @property
     def parts(self) -> TextClassificationDataConfig | TokenClassificationDataConfig:

@@ -25,8 +25,10 @@ class ImageClassificationDataConfig(Config):
     """The images of a run: training, validation and test data."""
 
     train: ImagesConfig
+    """The images to train on."""
     valid: ImagesConfig | None = None
-    """Here and for test sets, `size`, `channels` and `fit` default to those of `train`."""
+    """The images to validate on during training. Here and in test sets, `size`, `channels` and `fit` are those of
+    `train` unless given."""
     test: dict[str, ImagesConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
 
@@ -56,7 +58,7 @@ class ImageClassificationRecipe(Recipe):
     data: ImageClassificationDataConfig
     augment: AugmentConfig = AugmentConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of a vision transformer; image size, channels and classes come from the data. With `init_from`,
+    """The settings of a vision transformer; image size, channels and classes come from the data. With `init_from`,
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = "Classify an image: `regard classify THIS-FOLDER image.png`"

@@ -22,7 +22,9 @@ class LanguageModelingDataConfig(Config):
     """The texts to train, validate and test on, and how they are cut into rows."""
 
     train: tuple[TextConfig, ...] = Field(strict=False, min_length=1)
+    """The texts to train on."""
     valid: TextConfig | None = None
+    """The text to validate on during training."""
     test: dict[str, TextConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
     context_length: int = Field(default=256, ge=1, le=100_000_000)
@@ -44,7 +46,7 @@ class LanguageModelingTokenizerConfig(TokenizerConfig):
     """How text is tokenized."""
 
     max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
-    """Train the tokenizer on the first documents only."""
+    """Train the tokenizer on the first documents only: this many."""
 
 
 class LanguageModelingRecipe(Recipe):
@@ -54,7 +56,7 @@ class LanguageModelingRecipe(Recipe):
     data: LanguageModelingDataConfig
     tokenizer: LanguageModelingTokenizerConfig = LanguageModelingTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of a language model; its vocabulary and special tokens come from the tokenizer. With `init_from`,
+    """The settings of a language model; its vocabulary and special tokens come from the tokenizer. With `init_from`,
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'

@@ -26,7 +26,7 @@ class MaskedLMTokenizerConfig(EncoderTokenizerConfig):
     """How text is tokenized."""
 
     max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
-    """Train the tokenizer on the first so many documents only."""
+    """Train the tokenizer on the first documents only: this many."""
 
 
 class MaskedLMRecipe(Recipe):
@@ -38,7 +38,7 @@ class MaskedLMRecipe(Recipe):
     """How tokens are masked in training. For evaluation as many are selected, and all become the mask token."""
     tokenizer: MaskedLMTokenizerConfig = MaskedLMTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder; vocabulary and special tokens come from the tokenizer. With `init_from`, omitted
+    """The settings of an encoder; vocabulary and special tokens come from the tokenizer. With `init_from`, omitted
     settings are those of that model."""
 
     usage_example: ClassVar[str] = 'Fill in masked words: `regard fill THIS-FOLDER "The [MASK] ate the mouse."`'
@@ -49,6 +49,7 @@ class MaskedLMRecipe(Recipe):
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
     new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
+    head: ClassVar[Mapping[str, str]] = {"kind": "masked_lm"}
 
     @model_validator(mode="after")
     def _row_fits_batch(self) -> Self:
@@ -72,7 +73,9 @@ class MaskedLMRecipe(Recipe):
         known = {
             role: number for role, number in tokens.items() if role in EXPECTED_SPECIAL_IDS and role not in missing
         }
-        values = {"head": {"kind": "masked_lm"}} | self.model_settings
+        values = self.model_settings
+        head = values.get("head", {})
+        values["head"] = {**self.head, **head} if isinstance(head, Mapping) else head
         config = read_encoder_config(values | {"vocab_size": vocab_size, "special_tokens": known})
         if not isinstance(config.head, MaskedLMHeadConfig):
             raise ConfigError("model.head.kind", f'found {config.head.kind!r}; for masked-lm it must be "masked_lm".')
