@@ -1,11 +1,13 @@
 """Evaluating a run folder of any task on its recipe's test sets gives the scores recorded by the run."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tomli_w
 
+import regard
 from regard import UserError
 from regard.run import read_metadata
 from regard.task.evaluate import compares_texts, evaluate, recorded_task
@@ -118,6 +120,16 @@ def classification_recipe(base: Path) -> Path:
     return write_encoder_recipe(base, "text-classification", data)
 
 
+def tagging_recipe(base: Path) -> Path:
+    for name in ("train", "test"):
+        (base / f"{name}.txt").write_text("the/DT cat/NN\na/DT dog/NN barks/VB\n" * 3, encoding="utf-8")
+    data = {
+        "train": [{"path": "train.txt", "format": "slashes"}],
+        "test": {"test": {"path": "test.txt", "format": "slashes"}},
+    }
+    return write_encoder_recipe(base, "token-classification", data)
+
+
 def text_recipe(base: Path, task: str) -> Path:
     for name in ("train", "test"):
         (base / f"{name}.txt").write_text("some words of a text to read\n" * 20, encoding="utf-8")
@@ -140,12 +152,20 @@ def treebank_recipe(base: Path) -> Path:
     "make",
     [
         classification_recipe,
+        tagging_recipe,
         treebank_recipe,
         write_recipe,
         lambda base: text_recipe(base, "language-modeling"),
         lambda base: text_recipe(base, "masked-lm"),
     ],
-    ids=["text-classification", "parsing", "image-classification", "language-modeling", "masked-lm"],
+    ids=[
+        "text-classification",
+        "token-classification",
+        "parsing",
+        "image-classification",
+        "language-modeling",
+        "masked-lm",
+    ],
 )
 def test_evaluation_reads_only_the_test_sets(
     make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +178,11 @@ def test_evaluation_reads_only_the_test_sets(
     assert {name: score.rounded() for name, score in evaluate(tmp_path / "run").items()} == expected
     assert "train" not in expected
     (test_data, *_) = [path for pattern in ("test.*", "trees.mrg") for path in tmp_path.glob(pattern)]
+    own = evaluate(tmp_path / "run", data=test_data)
+    assert own["given"].rounded() == next(iter(expected.values()))
+    assert evaluate(regard.load(tmp_path / "run"), data=test_data) == own
+    done = command("score", tmp_path / "run", "--data", test_data, "--json", "--device", "cpu")
+    assert json.loads(done.out).items() >= {"test": "given", **own["given"].rounded()}.items()
     test_data.unlink()
     done = command("score", tmp_path / "run", "--device", "cpu")
     assert done.code == 2

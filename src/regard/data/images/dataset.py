@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -67,6 +67,8 @@ class ImagesConfig(DataSource):
     path) alone, so it is the same on every machine and does not change when images are added."""
     split_fractions: _Fractions = (0.8, 0.1, 0.1)
     """The sizes of the train, valid and test splits, relative to each other."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("labels", "split", "split_fractions")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -21,7 +21,7 @@ from regard.model import VisionTransformer, VisionTransformerConfig
 from regard.model.vision_transformer import LearnedGrid
 from regard.run import LoadedModel, load_model
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import report_unknown, score_test_sets
+from regard.task.base import check_labels, report_unknown, score_test_sets
 from regard.task.image_classification.recipe import ImageClassificationRecipe
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss
@@ -80,6 +80,10 @@ class ImageClassificationTask:
                 name: _read("valid" if name == "valid" else f"test.{name}", part, config, log) for name, part in sources
             }
         )
+        for name, part in sources:
+            dataset = evaluation_data[name]
+            found = [dataset.classes[number] for number in dataset.labels.unique().tolist()]
+            check_labels(part, found, config.labels)
         return cls(recipe, None, evaluation_data, loaded.model, process_group)
 
     def describe_data(self) -> str:
