@@ -84,8 +84,11 @@ def score_given(
             if progress is not None:
                 progress(before + finished * process_group.size)
 
-        mine = process_group.shard(chunk)
-        yield from process_group.gather_interleaved(_score(scorer, mine, report) if mine else [])
+        shard = process_group.shard(chunk)
+        scored = process_group.gather_interleaved(_score(scorer, shard, report) if shard else [])
+        for line, (tokens, logprobs) in zip(chunk, scored, strict=True):
+            source, text = line if isinstance(line, Pair) else (None, line)
+            yield ForcedScore(source, text, tuple(tokens), tuple(logprobs))
         done += len(chunk)
 
 
@@ -101,19 +104,19 @@ def _read_text(data: CorpusConfig) -> Iterator[str]:
         raise UserError(f"{path}: there is no line to score; at least one is needed.")
 
 
-def _score(scorer: Translator | TextGenerator, lines: list[Any], progress: Callable[[int], None]) -> list[ForcedScore]:
-    sources: list[str | None]
+def _score(
+    scorer: Translator | TextGenerator, lines: list[Any], progress: Callable[[int], None]
+) -> list[tuple[list[str], list[float]]]:
+    """The text and the log-probability of each predicted token, for each line."""
     if isinstance(scorer, Translator):
         sources, texts = [pair.source for pair in lines], [pair.target for pair in lines]
-        tokenizer = scorer.target_tokenizer
-        found = scorer.score([pair.source for pair in lines], texts, progress=progress)
+        tokenizer, found = scorer.target_tokenizer, scorer.score(sources, texts, progress=progress)
     else:
-        sources, texts, tokenizer = [None] * len(lines), lines, scorer.tokenizer
-        found = scorer.score(texts, progress=progress)
-    scores = []
-    for source, text, ids, logprobs in zip(sources, texts, tokenizer.encode_batch(texts), found, strict=True):
+        texts, tokenizer, found = lines, scorer.tokenizer, scorer.score(lines, progress=progress)
+    scored = []
+    for ids, logprobs in zip(tokenizer.encode_batch(texts), found, strict=True):
         # A translation has an end token more; a language model may not predict the first token.
         predicted = ids[max(len(ids) - len(logprobs), 0) :]
-        tokens = [*tokenizer.decode_batch([[token] for token in predicted]), ""][: len(logprobs)]
-        scores.append(ForcedScore(source, text, tuple(tokens), logprobs))
-    return scores
+        tokens = [*tokenizer.decode_batch([[token] for token in predicted]), ""]
+        scored.append((tokens[: len(logprobs)], list(logprobs)))
+    return scored

@@ -120,7 +120,9 @@ def score(
         given = _given_files(data, pairs, source, reference, test, settings)
         if logprobs:
             _refuse(translation_options | {"--test": test}, "has no effect with --logprobs")
-            _refuse({f"decode.{key}": value for key, value in changes.items()}, "has no effect with --logprobs")
+            _refuse(
+                {f"decode.{key}": value for key, value in changes.items()}, "is for a search, and --logprobs has none"
+            )
             if given is None:
                 raise UserError("--logprobs scores given translations or lines; name their file with --data.")
     if logprobs:
