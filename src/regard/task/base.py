@@ -132,7 +132,7 @@ class Recipe(Config):
         """A recipe by which a model that has none can be tested on a user's file: `evaluation_settings` say how."""
         data = cls.model_fields["data"].annotation
         assert data is not None
-        train = TrainConfig(steps=1, schedule=ScheduleConfig(kind="constant", lr=1.0))
+        train = TrainConfig(steps=1, precision="float32", schedule=ScheduleConfig(kind="constant", lr=1.0))
         recipe = cls.model_construct(description="", train=train, data=data(**cls.user_data_config(path, {})))
         return recipe.with_test_data(path, cls.evaluation_settings(loaded))
 
