@@ -3,8 +3,10 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from transformers import (
     BertConfig,
@@ -15,6 +17,8 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Tokenizer,
+    ViTConfig,
+    ViTForImageClassification,
 )
 
 import regard
@@ -132,6 +136,27 @@ def test_bert_tags_and_masked_tokens_are_scored(tmp_path):
     import_huggingface(save_bert(tmp_path / "masked", BertForMaskedLM), tmp_path / "filler")
     score = regard.evaluate(tmp_path / "filler", data=write_lines(tmp_path / "text.txt", ENGLISH * 3))["given"]
     assert 10 < score.tokens < 100
+
+
+@pytest.mark.parametrize("resample", [0, 2, 3])
+def test_images_are_scored_as_they_are_classified(resample, tmp_path):
+    """Resized by the model's own filter: nearest, bilinear or bicubic."""
+    shape = {"hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 2, "num_attention_heads": 4}
+    labels = {"id2label": LABELS, "label2id": {name: number for number, name in LABELS.items()}}
+    model = ViTForImageClassification(ViTConfig(image_size=16, patch_size=8, **shape, **labels))
+    randomize(model).save_pretrained(tmp_path / "theirs")
+    processor = {"size": {"height": 16, "width": 16}, "resample": resample, "image_mean": [0.4, 0.5, 0.6]}
+    (tmp_path / "theirs" / "preprocessor_config.json").write_text(json.dumps(processor))
+    import_huggingface(tmp_path / "theirs", tmp_path / "ours")
+    classifier, nats = regard.load(tmp_path / "ours"), 0.0
+    rng = np.random.default_rng(0)
+    for number, label in enumerate(LABELS.values()):
+        path = tmp_path / "images" / label / f"{number}.png"
+        path.parent.mkdir(parents=True)
+        Image.fromarray(rng.integers(0, 256, (23, 31, 3), dtype=np.uint8)).save(path)
+        nats -= math.log(dict(classifier.classify(path))[label])
+    score = regard.evaluate(classifier, data=tmp_path / "images")["given"]
+    assert (score.items, score.nats) == (3, pytest.approx(nats, rel=1e-4))
 
 
 def test_imported_model_names_no_test_sets(gpt2):

@@ -122,9 +122,10 @@ class ImageClassificationRecipe(Recipe):
 
     @classmethod
     def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
-        """Images as the model takes them; imported models stretch theirs."""
+        """Images as `regard classify` prepares them: by an imported preprocessor, which stretches them, or our own."""
         config = loaded.model.config
-        return {"size": list(config.size), "channels": config.channels, "fit": loaded.origin.get("fit", "stretch")}
+        fit = "stretch" if loaded.origin.get("preprocessor") else loaded.origin.get("fit", "crop")
+        return {"size": list(config.size), "channels": config.channels, "fit": fit}
 
     def describe_score(self, score: AccuracyScore) -> str:
         return score.describe_items(self.counted_unit)
