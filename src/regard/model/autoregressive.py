@@ -99,6 +99,11 @@ class AutoregressiveModel(nn.Module):
         cache.advance(tokens.shape[1], counts)
         return logits, cache
 
+    def has_room(self, cache: KVCache, tokens: int) -> bool:
+        """Whether every row has positions for this many more tokens, so that they can be added in one step."""
+        max_length = self.embedding.embed_positions.max_length
+        return max_length is None or cache.extent + tokens <= max_length
+
     def with_shortlist(self, tokens: Tensor) -> Self:
         """The same model with logits for these tokens only, in this order.  tokens: # (shortlist,)"""
         lm_head = self.embed_tokens if self.lm_head is None else self.lm_head

@@ -4,7 +4,7 @@ A recipe is a file that says everything a run depends on, and what to expect of 
 to all tasks; each task's own recipe (`task/<task>/recipe.py`) adds its data, its model and its evaluation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -17,15 +17,19 @@ from regard.data.source import DataSource
 from regard.errors import UserError
 from regard.model import AnyModelConfig
 from regard.progress import phase
+from regard.run import LoadedModel
 from regard.task.expect import ExpectConfig
 from regard.task.init_from import check_fits, has_model, initial_settings, merge_settings, tokenizer_settings
 from regard.task.registry import get_task
 from regard.train.config import TrainConfig
 from regard.train.distributed.process_group import ProcessGroup
+from regard.train.optimizer import ScheduleConfig
 from regard.train.task import LogFn, Score, Task
 
 SPECIAL_IDS = {"pad": 0, "bos": 1, "eos": 2}
 """The ids that regard's tokenizers give to special tokens."""
+GIVEN = "given"
+"""The name of a test set that is a user's file."""
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 Part = TypeVar("Part")
@@ -128,6 +132,48 @@ class Recipe(Config):
         """The data settings that train on a user's own file or folder; `data` are those of the recipe."""
         return {"train": [{"path": path}]}
 
+    @classmethod
+    def for_model(cls, loaded: LoadedModel, path: str) -> Self:
+        """A recipe by which a model that has none can be tested on a user's file: `evaluation_settings` say how."""
+        data = cls.model_fields["data"].annotation
+        assert data is not None
+        train = TrainConfig(steps=1, precision="float32", schedule=ScheduleConfig(kind="constant", lr=1.0))
+        recipe = cls.model_construct(description="", train=train, data=data(**cls.user_data_config(path, {})))
+        return recipe.with_test_data(path, cls.evaluation_settings(loaded))
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """The data settings for a model without a recipe: what the model itself implies."""
+        return {}
+
+    def with_test_data(self, path: str, settings: Mapping[str, Any]) -> Self:
+        """This recipe with a user's file or folder as its only test set, "given", read as its own data is.
+
+        `settings` change how it is read (`columns`, `unit` …) or what holds for all data (`context_length` …).
+        """
+        data = self.data
+        source = self.data_sources()[next(iter(data.test), "train")][0]
+        of_file = {key: value for key, value in settings.items() if key in type(source).model_fields}
+        others = {key: value for key, value in settings.items() if key not in of_file}
+        for key in ("train", "valid", "test"):
+            if key in others:
+                raise ConfigError(f"data.{key}", "the data to test on is the given file; leave this key out.")
+        try:
+            given = source.for_file(path, of_file)
+            data = type(data)(**data.plain() | others) if others else data
+        except ConfigError as error:
+            raise ConfigError(f"data.{error.key}", error.problem) from None
+        data = data.model_copy(update={"valid": None, "test": {GIVEN: given}})
+        return self.model_copy(update={"data": data})
+
+    def describe_score(self, score: Any) -> str:
+        """What was counted for a score, in words, and the settings that it depends on."""
+        return ""
+
+    def score_settings(self) -> dict[str, Any]:
+        """The settings that a score depends on, besides model and data, as plain data."""
+        return {}
+
     def build_task(self, folder: Path, log: LogFn, process_group: ProcessGroup) -> Task[Any]:
         """Prepare the data and build the model. Every process calls this; files are written by one of them."""
         if self.init_from is not None:
@@ -215,6 +261,16 @@ def score_test_sets(
             scores[name] = score(parts[name])
         log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
     return scores
+
+
+def check_labels(source: DataSource, found: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse test data none of whose labels the model has: it was made for another model, or is read in a wrong way."""
+    labels = sorted(set(found))
+    if labels and not set(labels) & set(known):
+        raise UserError(
+            f"{source.location}: the model has none of its labels ({listed(labels)}); it has {listed(known)}. Check "
+            "that the file is read as it is meant to be."
+        )
 
 
 def report_unknown(name: str, unknown: Sequence[str], log: LogFn, *, none_known: bool = False) -> None:

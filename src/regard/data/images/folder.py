@@ -138,7 +138,8 @@ def _image_names(folder: Path, name: str) -> tuple[list[str], int]:
 
 def _key(files: ImageFiles, format: ImageFormat) -> str:
     """A hash that changes whenever the pixels may have changed."""
-    digest = hashlib.sha256(repr((FORMAT, format)).encode())
+    resample = () if format.resample is None else (format.resample,)
+    digest = hashlib.sha256(repr((FORMAT, format, *resample)).encode())
     for name in files.names:
         try:
             stat = os.stat(files.folder / name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,8 @@ class CorpusConfig(DataSource):
     """The suffixes of aligned files in a folder: ["en", "de"] for train.en.gz and train.de.gz."""
     weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
     """The number of times that each pair occurs in one epoch; of 0.3, three tenths of the pairs, others each time."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("source", "target", "weight")
 
     @model_validator(mode="after")
     def _path_or_source_and_target(self) -> Self:

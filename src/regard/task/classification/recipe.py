@@ -14,9 +14,10 @@ from regard.data.labels.labeled_texts import LabeledConfig, LabeledText, read_la
 from regard.data.labels.tagged_sentences import TaggedConfig, TaggedSentence, read_tagged
 from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig
+from regard.run import LoadedModel
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
-from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
+from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, MAX_TOKENS, NEW_KEYS, read_encoder_config
 
 _EXPECTED_LABELS = ("one", "two")
 """Stand-ins for the labels before the data is read."""
@@ -109,6 +110,12 @@ class ClassificationRecipe(Recipe):
             forward_passes=config.loss.passes,
         )
 
+    def describe_score(self, score: AccuracyScore) -> str:
+        return score.describe_items(self.counted_unit)
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"unit": self.counted_unit}
+
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Read as the recipe's own data is."""
@@ -131,6 +138,12 @@ class TextClassificationRecipe(ClassificationRecipe):
     counted_unit: ClassVar[str] = "texts"
     head: ClassVar[Mapping[str, str]] = {"kind": "classification", "pooling": "mean"}
 
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Texts are truncated where the model's positions end, if they do."""
+        limits = (loaded.origin.get("max_length"), loaded.model.embedding.embed_positions.max_length, MAX_TOKENS)
+        return {"max_length": next(length for length in limits if type(length) is int)}
+
     @property
     def parts(self) -> TextClassificationDataConfig:
         return self.data
@@ -148,6 +161,11 @@ class TokenClassificationRecipe(ClassificationRecipe):
     usage_example: ClassVar[str] = 'Tag words with it: `regard tag THIS-FOLDER "The cat ate the mouse."`'
     counted_unit: ClassVar[str] = "words"
     head: ClassVar[Mapping[str, str]] = {"kind": "token_classification"}
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """A word and its tag per line, as most tagged data is written."""
+        return {"format": "columns"}
 
     @property
     def parts(self) -> TokenClassificationDataConfig:

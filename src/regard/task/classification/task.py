@@ -23,7 +23,7 @@ from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
 from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import check_ranges, report_unknown, score_test_sets
+from regard.task.base import check_labels, check_ranges, report_unknown, score_test_sets
 from regard.task.classification.pipeline import text_logprobs, word_logprobs
 from regard.task.classification.recipe import ClassificationRecipe
 from regard.task.text_encoder import (
@@ -127,6 +127,8 @@ class ClassificationTask:
         """The task with a trained model and its test sets only."""
         model, tokenizer = encoder_and_tokenizer(loaded)
         sentences = {name: list(recipe.sentences(part)) for name, part in recipe.test_sources().items()}
+        for name, part in recipe.test_sources().items():
+            check_labels(part, (label for one in sentences[name] for label in _labels(one)), model.config.labels)
         return cls(recipe, tokenizer, None, None, sentences, {}, model, process_group)
 
     def describe_data(self) -> str:

@@ -11,6 +11,7 @@ from regard.data.images.augment import AugmentConfig
 from regard.data.images.dataset import ImagesConfig
 from regard.data.registry import dataset_info
 from regard.model import VisionTransformerConfig
+from regard.run import LoadedModel
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
 
@@ -120,6 +121,19 @@ class ImageClassificationRecipe(Recipe):
             grad_accumulation=config.grad_accumulation,
             forward_passes=config.loss.passes,
         )
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Images as `regard classify` prepares them: by an imported preprocessor, which stretches them, or our own."""
+        config = loaded.model.config
+        fit = "stretch" if loaded.origin.get("preprocessor") else loaded.origin.get("fit", "crop")
+        return {"size": list(config.size), "channels": config.channels, "fit": fit}
+
+    def describe_score(self, score: AccuracyScore) -> str:
+        return score.describe_items(self.counted_unit)
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"unit": self.counted_unit}
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from regard.model.vision_transformer import LearnedGrid
 from regard.progress import counted
 from regard.run import LoadedModel, load_model
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import report_unknown, score_test_sets
+from regard.task.base import check_labels, report_unknown, score_test_sets
+from regard.task.image_classification.pipeline import ImageClassifier
 from regard.task.image_classification.recipe import ImageClassificationRecipe
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss
@@ -75,12 +76,18 @@ class ImageClassificationTask:
     def for_testing(cls, recipe: ImageClassificationRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
         """The task with a trained model and its test sets only."""
         config, log = loaded.model.config, lambda message: None
-        sources = recipe.test_sources().items()
+        sources, processor = recipe.test_sources().items(), ImageClassifier(loaded).image_processor
+        resample = None if processor is None else processor.resample
         evaluation_data = process_group.rank0_first(
             lambda: {
-                name: _read("valid" if name == "valid" else f"test.{name}", part, config, log) for name, part in sources
+                name: _read("valid" if name == "valid" else f"test.{name}", part, config, log, resample)
+                for name, part in sources
             }
         )
+        for name, part in sources:
+            dataset = evaluation_data[name]
+            found = [dataset.classes[number] for number in dataset.labels.unique().tolist()]
+            check_labels(part, found, config.labels)
         return cls(recipe, None, evaluation_data, loaded.model, process_group)
 
     def describe_data(self) -> str:
@@ -187,10 +194,12 @@ def _nll(logprobs: Tensor, labels: Tensor) -> Tensor:
     return -logprobs.gather(2, labels.clamp(min=0).expand(len(logprobs), -1)[..., None])[..., 0]
 
 
-def _read(key: str, part: ImagesConfig, config: VisionTransformerConfig | None, log: LogFn) -> ImageDataset:
+def _read(
+    key: str, part: ImagesConfig, config: VisionTransformerConfig | None, log: LogFn, resample: int | None = None
+) -> ImageDataset:
     """Read one of the data sources; its image format must be that of the model's training set, if there is one yet."""
     try:
-        found = read_images(part, classes=None if config is None else config.labels, log=log)
+        found = read_images(part, classes=None if config is None else config.labels, resample=resample, log=log)
     except ConfigError as error:
         raise ConfigError(f"data.{key}.{error.key}", error.problem) from None
     if config is not None and (found.size, found.channels) != (config.size, config.channels):

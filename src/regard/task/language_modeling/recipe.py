@@ -10,12 +10,15 @@ from regard.cost import Workload
 from regard.data.text.documents import TextConfig
 from regard.data.tokenizers.training import TokenizerConfig
 from regard.model import LanguageModelConfig
+from regard.run import LoadedModel
 from regard.score import PerplexityScore
 from regard.task.base import SPECIAL_IDS, Recipe
 
 ONE_LENGTH = "all rows have data.context_length tokens, so all batches have the same shape"
 _VALIDATION_BEGIN = 0.95
 """Where in a user's text the validation part begins."""
+_DEFAULT_CONTEXT_LENGTH, _MAX_CONTEXT_LENGTH = 1024, 2048
+"""Tokens read at once in the evaluation of a model without a recipe: if it does not say how many, and at most."""
 
 
 class LanguageModelingDataConfig(Config):
@@ -104,6 +107,20 @@ class LanguageModelingRecipe(Recipe):
         )
 
     @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Adjacent windows of the text alone; if the model has a start token, the text is between start and end."""
+        packed = loaded.config.special_tokens.bos is not None
+        rows = {"packing": "packed"} if packed else {"append_eos": False}
+        return {"context_length": model_context_length(loaded), **rows}
+
+    def describe_score(self, score: PerplexityScore) -> str:
+        length = self.data.context_length
+        return f"{score.tokens:,} tokens in windows of {length:,}, {score.bytes:,} bytes"
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"context_length": self.data.context_length}
+
+    @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """A user's text is read as the recipe's own; its last twentieth is for validation."""
         unit = {key: value for source in data.get("train", [])[:1] for key, value in source.items() if key == "unit"}
@@ -111,6 +128,18 @@ class LanguageModelingRecipe(Recipe):
             "train": [{"path": path, "end": _VALIDATION_BEGIN, **unit}],
             "valid": {"path": path, "begin": _VALIDATION_BEGIN, **unit},
         }
+
+
+def model_context_length(loaded: LoadedModel) -> int:
+    """How many tokens a model that has no recipe reads at once in an evaluation: as many as it can, within reason."""
+    imported = loaded.origin.get("config", {})
+    known = (
+        loaded.model.embedding.embed_positions.max_length,
+        loaded.origin.get("context_length"),
+        imported.get("max_position_embeddings") if isinstance(imported, Mapping) else None,
+    )
+    lengths = [length for length in known if type(length) is int and length > 0]
+    return min(_MAX_CONTEXT_LENGTH, *lengths) if lengths else _DEFAULT_CONTEXT_LENGTH
 
 
 def check_row_fits(batch_tokens: int, context_length: int) -> None:

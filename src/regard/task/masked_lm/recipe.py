@@ -11,6 +11,7 @@ from regard.data.batching.masking import MaskingConfig
 from regard.data.batching.row_batch import scored_size
 from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig, MaskedLMHeadConfig
+from regard.run import LoadedModel
 from regard.score import MaskedLMScore
 from regard.task.base import Recipe
 from regard.task.language_modeling.recipe import (
@@ -18,6 +19,7 @@ from regard.task.language_modeling.recipe import (
     LanguageModelingDataConfig,
     LanguageModelingRecipe,
     check_row_fits,
+    model_context_length,
 )
 from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
 
@@ -96,6 +98,17 @@ class MaskedLMRecipe(Recipe):
             forward_passes=config.loss.passes,
             predicted_tokens=scored_size(self.expected_targets, length),
         )
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Each line is a text of its own, between the model's special tokens."""
+        return {"context_length": model_context_length(loaded), "packing": "packed", "unit": "line"}
+
+    def describe_score(self, score: MaskedLMScore) -> str:
+        return f"{100 * self.masking.probability:g} % of the tokens masked, windows of {self.data.context_length:,}"
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"context_length": self.data.context_length, "masked_fraction": self.masking.probability}
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from regard.data.trees.tree import Tree, read_trees
 from regard.decode import DecodeConfig, LengthPenalty
 from regard.files import check_plain_file
 from regard.model import EncoderDecoderConfig
+from regard.run import LoadedModel
 from regard.score import BracketScore
+from regard.task.backend import recorded_search
 from regard.task.base import SPECIAL_IDS, Recipe
 
 SYMBOLS = "symbols.json"
@@ -32,6 +34,8 @@ class TreesConfig(DataSource):
     """A treebank file, compressed or not."""
     weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
     """The number of times that each tree occurs in one epoch; of 0.3, three tenths of the trees, others each time."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("weight",)
 
     @property
     def file(self) -> Path:
@@ -112,6 +116,16 @@ class ParsingRecipe(Recipe):
         """The model's config for a number of tree symbols and of source tokens. Errors name the key in the recipe."""
         sizes = {"vocab_size": symbols, "source_vocab_size": vocab_size}
         return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
+
+    @classmethod
+    def for_model(cls, loaded: LoadedModel, path: str) -> Self:
+        return super().for_model(loaded, path).model_copy(update={"decode": recorded_search(loaded)})
+
+    def describe_score(self, score: BracketScore) -> str:
+        return f"{score.gold:,} brackets in {score.sentences:,} sentences"
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"beam_size": self.decode.beam_size}
 
     def expected_workload(self) -> Workload:
         config = self.train

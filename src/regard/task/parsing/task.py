@@ -100,6 +100,9 @@ class ParsingTask(Seq2SeqTask):
         """The task with a trained model and its test sets only."""
         parser = Parser(loaded)
         trees = {name: list(source.trees()) for name, source in recipe.test_sources().items()}
+        for name, source in recipe.test_sources().items():
+            if not trees[name]:
+                raise UserError(f"{source.location}: there is no tree to test on; at least one is needed.")
         vocabularies = Vocabularies(parser.tokenizer, parser.symbols)
         return cls(recipe, vocabularies, (None, (), None), trees, {}, parser.encoder_decoder, process_group)
 
