@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from regard.kernels.dispatch import select_device
 from regard.run import load_model
 from regard.task.pipeline import Pipeline
 from regard.task.registry import find_task
@@ -15,6 +16,7 @@ def open_model(name: str | Path, device: torch.device | str = "cpu") -> Pipeline
     A model that no task supports (one without a tokenizer, for example) is a plain `Pipeline`, in the precision it was
     saved in; the others compute in float32.
     """
+    device = select_device(device)
     loaded = load_model(name)
     info = find_task(loaded)
     if info is None:

@@ -78,7 +78,7 @@ def score(
             beam_size=beam_size,
             min_length=min_length,
             length_penalty=length_penalty,
-            no_repeat_ngram=no_repeat_ngram,
+            no_repeat_ngram_size=no_repeat_ngram,
         )
     if not compares_texts(model):
         with report_errors_once():
