@@ -17,7 +17,7 @@ _SIGMAS = 1.959963984540054
 """The two-sided 95 % quantile of the normal distribution."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AccuracyScore:
     """Counts, and percentages derived from them."""
 
@@ -71,6 +71,9 @@ class AccuracyScore:
             return text
         name, lowest = min(self.recall.items(), key=lambda item: item[1])
         return f"{text}; lowest recall {lowest:.1f} % for {name!r}"
+
+    def __repr__(self) -> str:
+        return f"AccuracyScore({self})"
 
     def rounded(self) -> dict[str, Any]:
         """As plain data: the percentages, to two decimals, and the counts."""
