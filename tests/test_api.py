@@ -65,7 +65,9 @@ def test_train_and_evaluate_a_recipe(tmp_path: Path) -> None:
         regard.train(regard.read_recipe(recipe), overrides=["train.steps=2"])
 
 
-def test_train_on_two_files_with_settings_as_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_on_two_files_with_settings_as_a_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     """The files are those of the command, and paths may be strings; the result goes on to a translator."""
     source, target = write_aligned(tmp_path, pairs(20))
     recipe = write_recipe_file(tmp_path / "small.toml", {"train": [{"path": "nowhere.tsv"}]})
@@ -76,7 +78,11 @@ def test_train_on_two_files_with_settings_as_a_mapping(tmp_path: Path, monkeypat
             source=source.name,
             target=str(target),
             overrides={"train.steps": 2, "decode": {"beam_size": 1}, "train.schedule.lr": 0.02},
+            callbacks=[regard.PrinterCallback()],
         )
+    printed = capsys.readouterr().out
+    assert printed.startswith("Training on ")
+    assert "\nstep 2: loss " in printed
     assert result.folder == Path("runs/small")
     made = regard.read_recipe("runs/small")
     assert (made.train.steps, made.train.schedule.lr) == (2, 0.02)

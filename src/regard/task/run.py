@@ -166,14 +166,11 @@ class PrinterCallback(Callback):
         print(message, flush=True)
 
     def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        print(f"step {step:,}: {_as_text(metrics)}", flush=True)
+        print(f"step {step:,}: loss {metrics['loss']:.3f}, {metrics['tokens_per_second']:,.0f} tokens/s", flush=True)
 
     def on_validation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        print(f"validation at step {step:,}: {_as_text(metrics)}", flush=True)
-
-
-def _as_text(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        values = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        print(f"validation at step {step:,}: {values}", flush=True)
 
 
 def train_recipe(

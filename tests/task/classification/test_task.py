@@ -157,7 +157,7 @@ def test_results_do_not_depend_on_the_batch(kind: str, runs: dict[str, Path]) ->
     model = TextLabeler.load(runs[kind])
     model.model.double()
     texts = ["the cat they ate .", "a warm film", "the run they run . the dog they slept ! the cat they ate ."]
-    answer = model.label if kind == "text-classification" else model.tag
+    answer = model.classify if kind == "text-classification" else model.tag
     together = answer(texts)
     for text, result in zip(texts, together, strict=True):
         (alone,) = answer([text])
