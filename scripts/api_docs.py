@@ -67,11 +67,11 @@ The public Python API: `import regard`, then `regard.NAME`.
 import regard
 
 translator = regard.load("en-tr")
-translator.translate("The cat ate the mouse.")                       # a string in, a string out
-translator.translate(["Good morning.", "See you soon."])             # a list in, a list out, in batches
-translator.translate("See you soon.", nbest=3)                       # the three best translations
-translator.translate("See you soon.", details=True)                  # with scores and token probabilities
-translator.translate("See you soon.", temperature=0.8, seed=1)       # the options of `regard translate`
+translator.translate("The cat ate the mouse.")  # a string in, a string out
+translator.translate(["Good morning.", "See you soon."])  # a list in, a list out, in batches
+translator.translate("See you soon.", nbest=3)  # the three best translations
+translator.translate("See you soon.", details=True)  # with scores and token probabilities
+translator.translate("See you soon.", temperature=0.8, seed=1)  # the options of `regard translate`
 ```
 
 All pipelines work like this: `translate`, `generate`, `parse`, `fill`, `classify` and `tag` take one input or a list,
@@ -214,7 +214,7 @@ def _docstring(node: ast.FunctionDef | ast.ClassDef) -> str:
         elif code and line and not indented:
             lines.insert(len(lines) - 1 if not lines[-1] else len(lines), "```")
             code = False
-        lines.append(line.removeprefix("    ") if code else line)
+        lines.append(re.sub(r" +# ", "  # ", line.removeprefix("    ")) if code else line)
     return "\n".join([*lines, "```"] if code else lines) + "\n"
 
 

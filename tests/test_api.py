@@ -81,7 +81,7 @@ def test_train_on_two_files_with_settings_as_a_mapping(
             callbacks=[regard.PrinterCallback()],
         )
     printed = capsys.readouterr().out
-    assert printed.startswith("Training on ")
+    assert "\nTraining on 19 examples" in printed
     assert "\nstep 2: loss " in printed
     assert result.folder == Path("runs/small")
     made = regard.read_recipe("runs/small")
@@ -132,3 +132,17 @@ def test_load_selects_a_device() -> None:
     assert regard.load("en-tr", device="auto").model.device.type in ("cpu", "cuda", "mps")
     with pytest.raises(regard.UserError, match="device tpu"):
         regard.load("en-tr", device="tpu")
+
+
+def test_load_sets_precision_and_kernels(tmp_path: Path) -> None:
+    translator = regard.load("en-tr", dtype="float32", fused=False)
+    assert (translator.backend.precision, translator.backend.fused) == ("float32", False)
+    with pytest.raises(regard.UserError, match="bfloat16 is for CUDA"):
+        regard.load("en-tr", dtype="bfloat16")
+    with pytest.raises(regard.UserError, match="dtype: found 'int4'"):
+        regard.load("en-tr", dtype="int4")
+    model = regard.VisionTransformerConfig(
+        image_size=8, patch_size=4, width=8, encoder={"layers": 1, "attention": {"heads": 1}}
+    )
+    with pytest.raises(regard.UserError, match="dtype and fused are for models that generate"):
+        regard.load(regard.save_model(model.build(), tmp_path / "images"), dtype="int8")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from regard.look.trace import Trace
     from regard.model import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, VisionTransformerConfig
     from regard.run import save_model
+    from regard.task.backend import Precision
     from regard.task.base import Recipe
     from regard.task.classification.pipeline import TaggedWords, TextLabeler
     from regard.task.image_classification.pipeline import ImageClassifier
@@ -148,7 +149,13 @@ __all__ = [
 
 
 @suggest_keywords
-def load(folder: "str | Path", device: "torch.device | str" = "cpu") -> Any:
+def load(
+    folder: "str | Path",
+    device: "torch.device | str" = "cpu",
+    *,
+    dtype: "Precision" = "float32",
+    fused: bool | None = None,
+) -> Any:
     """Load a run folder, or a pretrained model by its name, as the pipeline of its task.
 
         translator = regard.load("en-tr")                   # a model that ships with regard
@@ -158,10 +165,13 @@ def load(folder: "str | Path", device: "torch.device | str" = "cpu") -> Any:
     The result is a `Translator`, `TextGenerator`, `Parser`, `FillMask`, `TextLabeler` or `ImageClassifier`. A model
     that belongs to no task is a plain `Pipeline`. A run that has not finished is loaded from its newest checkpoint.
     `device` is "cpu", "cuda", "cuda:1", "mps", or "auto".
+
+    Models that decode compute faster and slightly less precisely with the `dtype` "int8" on a CPU, or "bfloat16" on a
+    GPU. `fused` chooses fused kernels or avoids them; by default they are used where they are worth compiling.
     """
     from regard.task.auto import open_model
 
-    return open_model(folder, device)
+    return open_model(folder, device, dtype=dtype, fused=fused)
 
 
 @suggest_keywords

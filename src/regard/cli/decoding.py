@@ -63,8 +63,7 @@ def change_decode(config: "DecodeConfig", changes: dict[str, Any]) -> "DecodeCon
 
 def configure_backend(backend: "Backend[Any]", fused: bool | None, dtype: Dtype) -> None:
     """Set kernels and dtype, or refuse what this model or device does not support."""
-    backend.fused, backend.precision = fused, dtype.value
-    backend.check()
+    backend.configure(dtype.value, fused)
 
 
 def announce_compilation(backend: "Backend[Any]", inputs: int) -> None:

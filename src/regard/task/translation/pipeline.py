@@ -175,8 +175,7 @@ class LineTranslator:
 class Translator(Pipeline):
     """An encoder–decoder, or a language model trained to translate, with its tokenizers: `regard.load("en-tr")`.
 
-    `translator.decode` are its search settings, and `translator.backend.precision` can be set to "int8" (on a CPU) or
-    "bfloat16" (on a GPU) to translate faster.
+    `translator.decode` are its search settings.
     """
 
     def __init__(self, loaded: LoadedModel, decode: DecodeConfig | None = None) -> None:
