@@ -62,6 +62,9 @@ class Config(BaseModel):
             if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):
                 yield name, value
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def plain(self) -> dict[str, Any]:
         """The settings as plain data for JSON or TOML; the inverse of `read`."""
         return self.model_dump(mode="json")

@@ -209,7 +209,7 @@ def test_options_imply_the_settings_that_they_need(values: dict, options: dict, 
 
 
 def test_representation_has_what_differs_from_the_defaults() -> None:
-    assert repr(DecodeConfig()) == "DecodeConfig()"
+    assert repr(DecodeConfig()) == str(DecodeConfig()) == "DecodeConfig()"
     assert repr(DecodeConfig(beam_size=4, length_penalty=LengthPenalty(alpha=1.0))) == (
         "DecodeConfig(beam_size=4, length_penalty=LengthPenalty(alpha=1.0))"
     )
