@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -54,6 +54,16 @@ class Config(BaseModel):
             return cls(**{str(key): value for key, value in values.items()})
         except UserError as error:
             raise UserError(f"{prefix}{error}") from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` shows: the settings that differ from their defaults."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):
+                yield name, value
+
+    def __str__(self) -> str:
+        return repr(self)
 
     def plain(self) -> dict[str, Any]:
         """The settings as plain data for JSON or TOML; the inverse of `read`."""

@@ -133,7 +133,7 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_text_gives_label_and_probability(text_model: Path) -> None:
-    labels = TextLabeler.load(text_model).label(TEXTS, top=1)
+    labels = TextLabeler.load(text_model).classify(TEXTS, top=1)
     done = command("classify", text_model, *TEXTS)
     assert (done.code, done.err) == (0, "")
     assert done.out == "".join(f"{label}\t{probability:.4f}\n" for ((label, probability),) in labels)
@@ -141,7 +141,7 @@ def test_each_text_gives_label_and_probability(text_model: Path) -> None:
 
 
 def test_json_of_texts(text_model: Path) -> None:
-    (labels,) = TextLabeler.load(text_model).label(TEXTS[:1], top=2)
+    (labels,) = TextLabeler.load(text_model).classify(TEXTS[:1], top=2)
     report = json.loads(command("classify", text_model, TEXTS[0], "--json", "--top", 2).out)
     assert report["text"] == TEXTS[0]
     assert [(item["label"], pytest.approx(item["probability"], abs=1e-6)) for item in report["classes"]] == labels

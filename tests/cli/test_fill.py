@@ -25,7 +25,7 @@ def filler(model: Path) -> FillMask:
 
 
 def test_text_is_printed_with_its_mask_filled(model: Path, filler: FillMask) -> None:
-    ((best, *_),) = filler.fill(TEXT)
+    ((best, *_),) = filler.fill(TEXT, top=5)
     done = command("fill", model, TEXT)
     assert (done.code, done.out, done.err) == (0, f"The {best.text} ate the mouse.\n", "")
 
@@ -41,6 +41,13 @@ def test_top_prints_words_with_probabilities_for_each_mask(model: Path, filler: 
     text = "The [MASK] ate [MASK] mouse."
     gaps = [", ".join(f"{one.text} {one.probability:.4f}" for one in gap) for gap in filler.fill(text, top=3)]
     assert command("fill", model, text, "--top", 3).out == "\t".join(gaps) + "\n"
+
+
+def test_pieces_are_tokens_of_the_vocabulary(model: Path, filler: FillMask) -> None:
+    found = command("fill", model, TEXT, "--pieces").out.removesuffix("\n").split(", ")
+    (expected,) = filler.fill(TEXT, top=5, pieces=True)
+    assert found == [f"{one.text} {one.probability:.4f}" for one in expected]
+    assert all(filler.tokenizer.tokenizer.token_to_id(one.text) is not None for one in expected)
 
 
 def test_json(model: Path, filler: FillMask) -> None:

@@ -108,7 +108,7 @@ def test_beam_size(beam_size: int, model: Path) -> None:
 def test_nbest(model: Path) -> None:
     (result,) = Translator.load(model).translate_batch(["old cat sea"])
     assert command("translate", model, "old cat sea", "--nbest", 3).out.splitlines() == [
-        result.candidate(number) for number in range(3)
+        result.texts[number] for number in range(3)
     ]
 
 
@@ -243,7 +243,7 @@ def test_beam_groups(model: Path) -> None:
     decode = DecodeConfig.read(SEARCH.plain() | {"beam_size": 4, "beam_groups": 2})
     (result,) = Translator.load(model).translate_batch(["old cat sea"], decode)
     done = command("translate", model, "old cat sea", "--beam-groups", 2, "--beam-size", 4, "--nbest", 4)
-    assert done.out.splitlines() == [result.candidate(number) for number in range(4)]
+    assert done.out.splitlines() == list(result.texts)
 
 
 def test_beam_size_is_rounded_up_to_groups(model: Path) -> None:

@@ -181,3 +181,35 @@ def test_errors_name_the_wrong_key(values: dict, key: str) -> None:
 def test_unsatisfiable_constraints_are_refused(constraints: Constraints, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make_strategy(DecodeConfig(beam_size=2), [5], EOS, constraints=[constraints])
+
+
+OPTIONS: dict[str, tuple[dict, dict, dict]] = {
+    "none": ({"beam_size": 4}, {"beam_size": None}, {"beam_size": 4}),
+    "a beam large enough": ({"beam_size": 4}, {"nbest": 6}, {"beam_size": 6, "nbest": 6}),
+    "a beam that groups divide": ({}, {"beam_groups": 3}, {"beam_size": 6, "beam_groups": 3}),
+    "alpha": ({}, {"length_penalty": 1}, {"length_penalty": {"alpha": 1.0}}),
+    "alpha of no penalty": (
+        {"length_penalty": {"kind": "none"}},
+        {"length_penalty": 0.3},
+        {"length_penalty": {"kind": "gnmt", "alpha": 0.3}},
+    ),
+    "sampling": (
+        {"beam_size": 4, "nbest": 2},
+        {"temperature": 0.5},
+        {"beam_size": 1, "sample": True, "temperature": 0.5},
+    ),
+    "searching": ({"beam_size": 1, "sample": True, "top_k": 5}, {"beam_size": 3}, {"beam_size": 3, "top_k": 5}),
+    "greedy": ({"beam_size": 1, "sample": True}, {"sample": False}, {"beam_size": 1}),
+}
+
+
+@pytest.mark.parametrize(("values", "options", "expected"), OPTIONS.values(), ids=OPTIONS.keys())
+def test_options_imply_the_settings_that_they_need(values: dict, options: dict, expected: dict) -> None:
+    assert DecodeConfig.read(values).with_options(options) == DecodeConfig.read(expected)
+
+
+def test_representation_has_what_differs_from_the_defaults() -> None:
+    assert repr(DecodeConfig()) == str(DecodeConfig()) == "DecodeConfig()"
+    assert repr(DecodeConfig(beam_size=4, length_penalty=LengthPenalty(alpha=1.0))) == (
+        "DecodeConfig(beam_size=4, length_penalty=LengthPenalty(alpha=1.0))"
+    )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.decode import DecodeConfig
-from regard.task.translation.pipeline import LineTranslator, Translation, Translator
+from regard.task.translation.pipeline import LineTranslator, Translator
+from regard.task.translation.result import Translation
 from tests.cli.refusal import assert_refused
 from tests.task.small import command, save_random_model, small_tokenizer
 
@@ -124,6 +125,6 @@ def test_settings_of_the_command_line_reach_the_search(folder: Path) -> None:
     assert len(output(*short)["tokens"]) == 3
     assert len(output("--min-length", 9)["tokens"]) >= 9
     assert output("--min-length", 9) == output("--set", "decode.min_length=9")
-    assert output("--no-repeat-ngram", 1) == output("--set", "decode.no_repeat_ngram_size=1")
+    assert output("--no-repeat-ngram-size", 1) == output("--set", "decode.no_repeat_ngram_size=1")
     assert output("--length-penalty", 0)["score"] == output("--length-penalty", 0)["logprob"]
     assert output("--length-penalty", 1) == output("--set", "decode.length_penalty.alpha=1.0")

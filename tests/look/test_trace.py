@@ -83,7 +83,7 @@ def test_output_of_a_masked_lm_is_its_filled_text() -> None:
     traced_model = task_models()["masked-lm"]
     text = "the [MASK] ate [MASK] mouse"
     trace = traced_model.trace(RunRequest(text=text))
-    fillers = traced_model.pipeline.fill(text)  # type: ignore[attr-defined]
+    fillers = traced_model.pipeline.fill(text, top=5)  # type: ignore[attr-defined]
     assert trace.output == traced_model.pipeline.filled(text, fillers)  # type: ignore[attr-defined]
     predicted = [[(each.label, each.probability) for each in mask.choices] for mask in trace.header.predictions]
     for ours, theirs in zip(predicted, fillers, strict=True):
@@ -102,7 +102,7 @@ def test_masked_lm_takes_a_text_without_masks() -> None:
 def test_output_of_a_text_classifier_is_its_label() -> None:
     traced_model = task_models()["text-classification"]
     trace = traced_model.trace(RunRequest(text="a big sea"))
-    ((best, probability), *_) = traced_model.pipeline.label(["a big sea"])[0]  # type: ignore[attr-defined]
+    ((best, probability), *_) = traced_model.pipeline.classify(["a big sea"])[0]  # type: ignore[attr-defined]
     assert trace.output == best
     assert trace.header.predictions[0].choices[0].probability == pytest.approx(probability, rel=1e-4)
 

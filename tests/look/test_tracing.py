@@ -53,6 +53,7 @@ def test_ablated_heads_are_part_of_the_request(folder: Path) -> None:
     [
         ({"beam_size": 0}, "beam_size"),
         ({"width": 3}, "width"),
+        ({"beam_sise": 3}, "'beam_sise'; did you mean 'beam_size'"),
         ({"ablated_heads": [("nowhere", 0, 0)]}, "attention_type"),
     ],
 )

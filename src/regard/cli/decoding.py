@@ -24,14 +24,13 @@ def check_alternatives(alternatives: int, as_json: bool) -> None:
 def decode_changes(
     overrides: Sequence[str] | None,
     *,
-    beam_size: int | None = None,
-    min_length: int | None = None,
     length_penalty: float | None = None,
-    no_repeat_ngram: int | None = None,
+    **options: int | None,
 ) -> dict[str, Any]:
-    """The decoding settings given on the command line, as changes for `DecodeConfig.updated`.
+    """The decoding settings given on the command line, as options for `DecodeConfig.with_options`.
 
-    An option of its own counts more than the same setting in `overrides` (--set).
+    `options` are those with an option of their own, or None; they count more than the same setting in `overrides`
+    (--set).
     """
     from regard.decode import DecodeConfig
     from regard.task.recipe_io import apply_override
@@ -47,8 +46,7 @@ def decode_changes(
             )
         values = apply_override(values, override)
     changes: dict[str, Any] = values.get("decode", {})
-    given = {"beam_size": beam_size, "min_length": min_length, "no_repeat_ngram_size": no_repeat_ngram}
-    changes |= {key: value for key, value in given.items() if value is not None}
+    changes |= {key: value for key, value in options.items() if value is not None}
     if length_penalty is not None:
         table = changes.get("length_penalty")
         changes["length_penalty"] = (table if isinstance(table, dict) else {}) | {"alpha": length_penalty}
@@ -56,20 +54,16 @@ def decode_changes(
 
 
 def change_decode(config: "DecodeConfig", changes: dict[str, Any]) -> "DecodeConfig":
-    """The settings with changes from the command line. A penalty of kind "none" becomes the default one by an alpha."""
-    penalty = changes.get("length_penalty")
-    if isinstance(penalty, dict) and "kind" not in penalty and config.length_penalty.kind == "none":
-        changes = changes | {"length_penalty": {"kind": "gnmt", **penalty}}
+    """The settings with changes from the command line."""
     try:
-        return config.updated(changes)
+        return config.with_options(changes)
     except UserError as error:
         raise UserError(f"decode.{error}") from None
 
 
 def configure_backend(backend: "Backend[Any]", fused: bool | None, dtype: Dtype) -> None:
     """Set kernels and dtype, or refuse what this model or device does not support."""
-    backend.fused, backend.precision = fused, dtype.value
-    backend.check()
+    backend.configure(dtype.value, fused)
 
 
 def announce_compilation(backend: "Backend[Any]", inputs: int) -> None:

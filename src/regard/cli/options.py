@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.errors import UserError
-
 if TYPE_CHECKING:
     import torch
 
@@ -73,7 +71,10 @@ LengthPenaltyOption = Annotated[
 NoRepeatNgramOption = Annotated[
     int | None,
     typer.Option(
-        min=0, help="No-repeat n-gram size: no n-gram of this many tokens occurs twice in an output; 0 is no limit."
+        "--no-repeat-ngram-size",
+        "--no-repeat-ngram",
+        min=0,
+        help="No-repeat n-gram size: no n-gram of this many tokens occurs twice in an output; 0 is no limit.",
     ),
 ]
 SplitOption = Annotated[
@@ -179,22 +180,12 @@ def select_device(name: str, threads: int | None) -> "torch.device":
     """The device of this name, checked to be available."""
     import torch
 
+    from regard.kernels import dispatch
     from regard.kernels.cpu.threads import check_threads
 
     if threads is not None:
         torch.set_num_threads(check_threads(threads, "--threads"))
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise UserError(
-            f"--device {name}: this device is not available; cpu always is, and auto selects the best."
-        ) from None
-    return device
+    return dispatch.select_device(name, "--device")
 
 
 def parallel_corpus(
@@ -204,20 +195,9 @@ def parallel_corpus(
 
     `target_option` is the name of the option for the target side; `dataset` names the dataset that the files are in.
     """
-    if pairs is not None and (source or target):
-        raise UserError(f"--pairs and --source/--{target_option} both name the data; give one of the two.")
-    if pairs is None and source is None and target is None:
-        if dataset is not None:
-            raise UserError(
-                f"--dataset {dataset}: also name the files in it, with --pairs, or --source and --{target_option}."
-            )
-        return None
-    if pairs is None and (source is None or target is None):
-        raise UserError(f"--source and --{target_option} belong together: two files with aligned lines.")
+    if pairs is None and source is None and target is None and dataset is None:
+        return None  # at once, without importing what reads text
 
-    from regard.data.text.corpus import CorpusConfig
+    from regard.data.text.corpus import corpus_of_files
 
-    def as_string(path: Path | None) -> str | None:
-        return None if path is None else str(path.absolute() if dataset is None else path)
-
-    return CorpusConfig(dataset=dataset, path=as_string(pairs), source=as_string(source), target=as_string(target))
+    return corpus_of_files(pairs, source, target, dataset, names=("--pairs", "--source", f"--{target_option}"))

@@ -98,7 +98,7 @@ class Request:
     def batch_key(self) -> tuple[Any, ...]:
         """Requests with the same key can be decoded in one batch."""
         config = self.config.model_copy(update={"seed": 0})
-        return repr(config), *self.constraints.batch_key, self.alternatives
+        return config.model_dump_json(), *self.constraints.batch_key, self.alternatives
 
 
 TokenCallback = Callable[[tuple[int, ...]], bool | None]

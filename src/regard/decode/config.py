@@ -1,6 +1,7 @@
 """Decoding settings, constraints on an output, and the strategy that implements them."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -17,7 +18,10 @@ from regard.decode.logits_processors import ForbiddenProcessor, NoRepeatNgramPro
 from regard.decode.sampling import Sampler, SamplingParams
 from regard.decode.strategy import LengthPenalty, LogitsProcessor, OutputLimits, SearchStrategy
 from regard.decode.tree_constraint import TreeConstraint, TreeProcessor
-from regard.errors import UserError
+from regard.errors import UserError, unexpected_keyword
+
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+"""Options that mean sampling."""
 
 
 class DecodeConfig(Config):
@@ -95,18 +99,39 @@ class DecodeConfig(Config):
         """The same search, returning the best hypothesis only."""
         return self.model_copy(update={"nbest": 1})
 
-    def for_nbest(self, nbest: int, *, beam_size: int | None = None, beam_groups: int | None = None) -> "DecodeConfig":
-        """The same search for the `nbest` best hypotheses, with a beam that is large enough and divides into groups."""
-        size = max(beam_size or self.beam_size, nbest)
-        groups = {}
-        if beam_groups is not None:
-            size = -(-max(size, beam_groups) // beam_groups) * beam_groups
-            groups = {"beam_groups": beam_groups}
-        return self.updated({"beam_size": size, "nbest": nbest} | groups)
+    def with_options(self, options: Mapping[str, Any], function: Callable[..., Any] | None = None) -> "DecodeConfig":
+        """The settings with the options of a command or a call, which may leave out what follows from others.
 
-    def for_sampling(self, **params: float) -> "DecodeConfig":
-        """Sampling with these parameters instead of beam search."""
-        return self.updated({"beam_size": 1, "sample": True} | params)
+        A sampling option, such as `temperature`, means sampling, and a beam size means searching. The beam is as large
+        as `nbest` and `beam_groups` need it, and a length penalty that is a number is its alpha. An option that is None
+        is not given. An unknown one is the error of a keyword that `function` does not have.
+        """
+        if not options:
+            return self
+        if function is not None:
+            _check_keywords(options, function)
+        changes = {key: value for key, value in options.items() if value is not None}
+        changes |= self._penalty_change(changes.get("length_penalty"))
+        searches = "beam_size" in changes or "beam_groups" in changes
+        samples = any(key in changes for key in SAMPLING_OPTIONS) or (self.sample and not searches)
+        if changes.setdefault("sample", samples) is True:
+            for key in ("beam_size", "nbest", "beam_groups"):
+                if changes.get(key) not in (None, 1):
+                    raise ConfigError(key, f"found {changes[key]!r}, but sampling generates one output; leave it out.")
+            return self.updated(changes | {"beam_size": 1, "nbest": None, "beam_groups": 1})
+        given = {"beam_size": self.beam_size, "nbest": 1, "beam_groups": self.beam_groups} | changes
+        size, nbest, groups = (given[key] for key in ("beam_size", "nbest", "beam_groups"))
+        if all(type(number) is int and number > 0 for number in (size, nbest, groups)):
+            changes["beam_size"] = -(-max(size, nbest, groups) // groups) * groups
+        return self.updated(changes)
+
+    def _penalty_change(self, penalty: Any) -> dict[str, Any]:
+        """A length penalty as a change. An alpha turns a penalty of kind "none" into the default one."""
+        if type(penalty) in (int, float):
+            penalty = {"alpha": float(penalty)}
+        if isinstance(penalty, Mapping) and "kind" not in penalty and self.length_penalty.kind == "none":
+            penalty = {"kind": "gnmt", **penalty}
+        return {} if penalty is None else {"length_penalty": penalty}
 
     def max_length(self, source_length: int) -> int:
         """The maximum number of output tokens, EOS included."""
@@ -238,6 +263,14 @@ def _make_processors(
     if config.no_repeat_ngram_size:  # last: it leaves at least one of the tokens that are allowed so far
         processors.append(NoRepeatNgramProcessor(config.no_repeat_ngram_size))
     return processors
+
+
+def _check_keywords(options: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Refuse options that are no decoding settings, as Python refuses unknown keywords."""
+    for name in options:
+        if name not in DecodeConfig.model_fields:
+            own = [each for each in inspect.signature(function).parameters if each != "options"]
+            raise unexpected_keyword(function, name, [*own, *DecodeConfig.model_fields])
 
 
 def _contains(tokens: tuple[int, ...], sequence: tuple[int, ...]) -> bool:

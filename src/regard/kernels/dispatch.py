@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 import torch
 
+from regard.errors import UserError
+
 
 @cache
 def has_numba() -> bool:
@@ -50,3 +52,19 @@ def runs_numba(device: torch.device, dtype: torch.dtype) -> bool:
 def runs_triton(device: torch.device) -> bool:
     """Whether Triton kernels run on this device. Tests replace this function to run them in Triton's interpreter."""
     return device.type == "cuda" and has_triton()
+
+
+def select_device(name: torch.device | str, option: str = "device") -> torch.device:
+    """The device of this name, checked to be available; "auto" is a GPU if there is one. Errors name the `option`."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UserError(
+            f"{option} {name}: this device is not available; cpu always is, and auto selects the best."
+        ) from None
+    return device

@@ -31,13 +31,21 @@ VERSION: Literal[1] = 1
 MAX_BYTES = 1 << 30
 """Size limit of a trace's arrays. A file may be twice as large."""
 _METADATA_KEY = "regard"
+_QUOTED_CHARACTERS = 80
+"""Characters of a text that `repr` shows."""
 _DTYPE_NAMES: dict[torch.dtype, Any] = {torch.float16: "float16", torch.float32: "float32"}
 
 
 class Trace:
-    """A header, as documented in `web/src/contract.d.ts`, and arrays by name.
+    """Everything recorded while a model processed one input: `model.trace(text)`.
 
-    A trace that was just recorded keeps its `traced_model` and can compute more with it: `node` and `cell`. A trace
+        trace = regard.load("en-tr").trace("The cat ate the mouse.", beam_size=4)
+        trace.output                              # "Kedi fareyi yedi."
+        trace.attention("cross", layer=0, head=2) # a tensor: target tokens × source tokens
+        Path("cat.html").write_text(trace.html()) # the interactive page as one file; a notebook shows it in a frame
+
+    `header` describes the model, the tokens, their probabilities and the search; `arrays` has the attention by name. A
+    trace that was just recorded keeps its `traced_model` and can compute more with it: `node` and `cell`. A trace
     loaded from a file has none until one is assigned.
     """
 
@@ -48,7 +56,7 @@ class Trace:
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name} {tuple(array.shape)}" for name, array in self.arrays.items())
-        return f"Trace({self.header.request.text!r} → {self.header.output!r}; {arrays})"
+        return f"Trace({_short(self.text)} → {_short(self.output)}; {arrays})"
 
     @property
     def text(self) -> str:
@@ -184,6 +192,11 @@ def trace_from_bytes(content: bytes, name: str = "The file") -> Trace:
         raise UserError(f"{name} is damaged: its arrays are not those that its header lists.")
     _check_consistency(header, name)
     return Trace(header, arrays)
+
+
+def _short(text: str) -> str:
+    """A text in quotes, or its beginning."""
+    return repr(text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}…")
 
 
 def max_pool(weights: Tensor, size: int) -> Tensor:

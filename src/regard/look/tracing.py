@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regard.errors import UserError
+from regard.errors import UserError, unexpected_keyword
 from regard.look.models.auto import make_traced_model
 from regard.look.models.images import image_data_url
 from regard.look.models.traced_model import TracedModel
@@ -34,6 +34,10 @@ def trace_pipeline(
     `DecodingSettings`: method, beam_size, max_new_tokens, temperature, top_k, top_p, seed; the pipeline's own settings
     are the defaults.
     """
+    for name in decoding:
+        if name not in DecodingOverrides.model_fields:
+            known = ["ablated_heads", "ablation", *DecodingOverrides.model_fields]
+            raise UserError(str(unexpected_keyword(pipeline.trace, name, known)))
     traced_model = make_traced_model(pipeline)
     with _user_errors():
         overrides = DecodingOverrides(**decoding)

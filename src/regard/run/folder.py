@@ -74,6 +74,10 @@ class LoadedModel:
         self.tokenizer = tokenizer
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
 
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f"{str(self.path)!r}, "
+        return f"LoadedModel({where}{self.config.kind}, {self.model.device})"
+
     @torch.no_grad()
     def logits(self, *ids: Ids, lengths: Sequence[int] | Tensor | None = None) -> Tensor:
         """Next-token logits in float32.  # (batch, tokens, vocabulary)

@@ -17,7 +17,7 @@ _SIGMAS = 1.959963984540054
 """The two-sided 95 % quantile of the normal distribution."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AccuracyScore:
     """Counts, and percentages derived from them."""
 
@@ -99,6 +99,9 @@ class AccuracyScore:
         unknown = sum(self.items_by_class[name] for name in self.unknown_classes)
         lost = f", {unknown:,} of them with labels that the model does not have" if unknown else ""
         return f"{self.items:,} {unit}{lost}"
+
+    def __repr__(self) -> str:
+        return f"AccuracyScore({self})"
 
     def rounded(self) -> dict[str, Any]:
         """As plain data: the percentages, to two decimals, and the counts."""

@@ -25,7 +25,7 @@ Bracket = tuple[str, int, int]
 """A label and a span of words; the end is exclusive."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BracketScore:
     """Counts, and percentages derived from them."""
 
@@ -74,6 +74,9 @@ class BracketScore:
 
     def __str__(self) -> str:
         return f"F1 {self.f1:.2f} (precision {self.precision:.2f}, recall {self.recall:.2f})"
+
+    def __repr__(self) -> str:
+        return f"BracketScore({self})"
 
     def rounded(self) -> dict[str, Any]:
         """As plain data: the percentages, to two decimals, and the counts."""

@@ -10,7 +10,7 @@ from typing import Any
 from regard.score.accuracy import wilson_interval
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MaskedLMScore:
     """The score of a masked language model on a test set."""
 
@@ -48,6 +48,9 @@ class MaskedLMScore:
             f"accuracy {self.accuracy:.2f} % of {self.tokens:,} masked tokens (95 % interval {low:.1f} to {high:.1f}), "
             f"loss {self.loss:.4f}"
         )
+
+    def __repr__(self) -> str:
+        return f"MaskedLMScore({self})"
 
     def rounded(self) -> dict[str, Any]:
         """As plain data: the metrics and the counts."""

@@ -12,7 +12,7 @@ from typing import Any
 from regard.errors import UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PerplexityScore:
     """The score of a text. Only predicted tokens count, not a first token that was only read."""
 
@@ -35,6 +35,9 @@ class PerplexityScore:
             f"loss {self.loss:.4f} nats per token, perplexity {self.perplexity:.2f}, "
             f"{self.bits_per_byte:.4f} bits per byte"
         )
+
+    def __repr__(self) -> str:
+        return f"PerplexityScore({self})"
 
     def rounded(self) -> dict[str, Any]:
         """As plain data, to four decimals."""

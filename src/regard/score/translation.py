@@ -17,7 +17,7 @@ from sacrebleu.significance import PairedTest
 from regard.errors import UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TranslationScore:
     """Both metrics, from 0 to 100, over a test set."""
 
@@ -29,6 +29,9 @@ class TranslationScore:
 
     def __str__(self) -> str:
         return f"BLEU {self.bleu:.2f}, chrF {self.chrf:.2f}"
+
+    def __repr__(self) -> str:
+        return f"TranslationScore({self})"
 
     def rounded(self) -> dict[str, Any]:
         """As plain data, to two decimals."""

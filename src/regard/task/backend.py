@@ -6,7 +6,7 @@ uses a fused decoder where it pays: for many inputs, or where its kernels have b
 """
 
 import copy
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 
@@ -40,6 +40,13 @@ class Backend(Generic[AnyAutoregressive]):
         self.precision: Precision = "float32"
         self._decoders: dict[tuple[Precision, bool], BatchDecoderModel[Any]] = {}
         watch_cores()
+
+    def configure(self, precision: Precision, fused: bool | None = None) -> None:
+        """Set precision and kernels; an error if this model or device does not support them."""
+        if precision not in get_args(Precision):
+            raise UserError(f"dtype: found {precision!r}; expected {', '.join(get_args(Precision))}.")
+        self.precision, self.fused = precision, fused
+        self.check()
 
     def reset(self) -> None:
         """Drop the decoders, because the model has changed or moved."""

@@ -4,7 +4,7 @@ A recipe is a file that says everything a run depends on, and what to expect of 
 to all tasks; each task's own recipe (`task/<task>/recipe.py`) adds its data, its model and its evaluation.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -77,6 +77,10 @@ class Recipe(Config):
     if TYPE_CHECKING:  # declared by the subclasses
         data: Any
         model: dict[str, Any]
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Its name and description; `regard.read_recipe(NAME).plain()` gives all settings."""
+        return iter([("name", self.name), ("task", self.task), ("description", self.description)])
 
     @model_validator(mode="after")
     def _model_can_be_built(self) -> Self:

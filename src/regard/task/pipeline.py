@@ -31,11 +31,27 @@ class Pipeline:
             raise UserError(reason if loaded.path is None else f"{loaded.path}: {reason}")
         self.loaded = loaded
 
+    def __repr__(self) -> str:
+        from regard.cost.format import si_prefixed
+        from regard.model import count_parameters
+
+        name = "" if self.path is None else f"{self.path.name!r}, "
+        size = si_prefixed(count_parameters(self.model)).strip()
+        return f"{type(self).__name__}({name}{size} parameters, {self.model.device})"
+
     @classmethod
     def load(cls, name: "str | Path", device: "torch.device | str" = "cpu") -> Self:
-        """Load a run folder, one of its checkpoints (RUN@best), or a pretrained model. It computes in float32."""
+        """Load a run folder, one of its checkpoints (RUN@best), or a pretrained model. It computes in float32.
+
+            translator = regard.Translator.load("en-tr")
+
+        `regard.load` does the same and finds the class by itself. `device` is "cpu", "cuda", "mps", or "auto" for a GPU
+        if there is one.
+        """
+        from regard.kernels.dispatch import select_device
         from regard.run import load_model
 
+        device = select_device(device)
         loaded = load_model(name)
         reason = cls.unsupported_reason(loaded)
         if reason is not None:

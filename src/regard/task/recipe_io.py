@@ -6,7 +6,7 @@ paths in a file are relative to that file. `--set a.b=c` overrides a value befor
 
 import difflib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -37,6 +37,8 @@ _HARMLESS = (
 _MAX_KEYS = 50
 """The most parts that the key of an override may have."""
 
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Changed settings: values by their dotted keys, or strings of the form "train.steps=1000"."""
 _MAX_CHARACTERS = 1 << 20
 """A recipe is never longer, but a device may be endless."""
 
@@ -73,17 +75,21 @@ def shipped_recipes() -> list[ShippedRecipe]:
 
 
 def read_recipe(
-    name: str | Path, overrides: Sequence[str] = (), pairs: CorpusConfig | None = None, data: Path | None = None
+    name: str | Path, overrides: Overrides = (), pairs: CorpusConfig | None = None, data: str | Path | None = None
 ) -> Recipe:
-    """A recipe by its name or path, with `overrides` of the form a.b=c.
+    """A recipe by its name, by the path of a .toml file, or that of a run folder.
 
-    With `pairs`, or with a user's own file or folder as `data`, it trains on these instead of its own data; if
-    possible, some of it is used for validation. The [expect] table is then dropped, as it is after any override that
-    changes the result.
+        recipe = regard.read_recipe("quick", {"train.steps": 500, "model.width": 192})
+        regard.train(recipe, out="runs/wider")
+
+    `overrides` change settings: a mapping from dotted keys to values, or strings of the form "train.steps=500". With
+    `pairs`, or with a file or folder as `data`, it trains on these instead of its own data; if possible, some of it is
+    used for validation. The [expect] table is then dropped, as it is after any override that changes the result.
     """
     values, where = _read_values(name)
     values = {"name": recipe_name(name), **values}
-    if Path(name).is_dir() and any(one.partition("=")[0].strip() == "train.steps" for one in overrides):
+    changes = _parsed_overrides(overrides)
+    if Path(name).is_dir() and any(key == "train.steps" for key, _ in changes):
         values = _with_following_schedule(values)
     if pairs is not None:
         if not get_task(task_of(values), where).text_pairs:
@@ -91,11 +97,11 @@ def read_recipe(
         values = _with_data(values, {"train": [pairs.plain()]}, pairs.location)
     if data is not None:
         recipe_class = get_task(task_of(values), where).recipe_class()
-        config = recipe_class.user_data_config(str(data.absolute()), values.get("data", {}))
+        config = recipe_class.user_data_config(str(Path(data).absolute()), values.get("data", {}))
         values = _with_data(values, config, str(data))
-    for override in overrides:
-        values = apply_override(values, override)
-        if not override.startswith(_HARMLESS):
+    for key, value in changes:
+        values = _with_setting(values, key, value)
+        if not key.startswith(_HARMLESS):
             values.pop("expect", None)
     return read_values(values, where)
 
@@ -118,22 +124,48 @@ def recipe_name(name: str | Path) -> str:
 
 def apply_override(values: dict[str, Any], override: str) -> dict[str, Any]:
     """The values with one override, `a.b=c`: c is read as TOML (a number, true, a list …), else as a string."""
+    return _with_setting(values, *_parsed_override(override))
+
+
+def _parsed_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
+    """Keys and values of overrides in either form."""
+    if isinstance(overrides, Mapping):
+        return [(str(key).strip(), _plain(value)) for key, value in overrides.items()]
+    return [_parsed_override(override) for override in overrides]
+
+
+def _parsed_override(override: str) -> tuple[str, Any]:
     key, sign, text = override.partition("=")
-    path = key.strip().split(".")
-    if len(path) > _MAX_KEYS:
-        raise UserError(f"--set {key[:_MAX_KEYS]}…: the key has {len(path):,} parts; no setting is nested that deep.")
-    if not sign or not all(path):
+    if not sign:
         raise UserError(f"--set {override}: expected a key and a value, such as train.steps=1000.")
     try:
-        value = parse_toml(f"value = {text}")["value"]
+        return key.strip(), parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        return key.strip(), text
     except ValueError as error:
         raise UserError(f"--set {key}: the value cannot be read: {error}.") from None
+
+
+def _with_setting(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The values with the setting of a dotted key."""
+    path = key.split(".")
+    if len(path) > _MAX_KEYS:
+        raise UserError(f"--set {key[:_MAX_KEYS]}…: the key has {len(path):,} parts; no setting is nested that deep.")
+    if not all(path):
+        raise UserError(f"--set {key}={value}: expected a key and a value, such as train.steps=1000.")
     if path[0] in ("data", "init_from") and not _table_at(values, path[:-1]).get("dataset"):
         value = _absolute(value, path[-1], Path.cwd())
-    changed: dict[str, Any] = _replaced(values, path, value, override)
+    changed: dict[str, Any] = _replaced(values, path, value, f"{key}={value}")
     return changed
+
+
+def _plain(value: Any) -> Any:
+    """A value as a file would give it: paths are strings, and tuples lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _with_following_schedule(values: dict[str, Any]) -> dict[str, Any]:

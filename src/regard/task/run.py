@@ -31,16 +31,19 @@ from regard.cost import (
     is_out_of_memory,
     memory_advice,
 )
+from regard.data.text.corpus import CorpusConfig
 from regard.errors import UserError
 from regard.files import write_text
+from regard.kernels.dispatch import select_device
 from regard.model import count_embedding_parameters, count_parameters
 from regard.progress import listen_to_phases, phase
 from regard.run import half_weights, read_metadata, save_trained_model
 from regard.run.folder import model_metadata
+from regard.task.auto import open_model
 from regard.task.base import Recipe
 from regard.task.claim import claim_folder, settings_of_result
 from regard.task.model_card import model_card
-from regard.task.recipe_io import read_recipe
+from regard.task.recipe_io import Overrides, read_recipe, recipe_name
 from regard.train.callback import Callback, CallbackList
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import check_shard_size
@@ -50,14 +53,31 @@ from regard.train.task import Score, Task
 from regard.train.trainer import Trainer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
-    """A finished run: its folder, and its scores on each test set."""
+    """A finished run, as `regard.train` returns it.
+
+        result = regard.train("quick", out="runs/quick")
+        result.scores["test"].bleu
+        result.load().translate("Good morning.")
+
+    Every command takes its folder too: `regard translate runs/quick "Good morning."`
+    """
 
     folder: Path
+    """The run folder."""
     scores: Mapping[str, Any]
     """By the name of the test set: what the task gives, such as a `TranslationScore`."""
     seconds: float
+    """The time that training took."""
+
+    def load(self, device: torch.device | str = "cpu") -> Any:
+        """The trained model as the pipeline of its task: `regard.load(result.folder)`."""
+        return open_model(self.folder, device)
+
+    def __repr__(self) -> str:
+        scores = "".join(f", {name}: {score}" for name, score in self.scores.items())
+        return f"RunResult({str(self.folder)!r}{scores}, {self.seconds / 60:.1f} minutes)"
 
 
 def train(
@@ -130,21 +150,29 @@ def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
 def train_recipe(
     recipe: Recipe | str | Path,
     *,
+    pairs: CorpusConfig | None = None,
     data: str | Path | None = None,
     out: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     resume: bool = False,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Train a recipe, by name, path or as an object: see `regard.train`."""
+    if pairs is not None and data is not None:
+        raise UserError("data and pairs, source or target all name the data; give one of them.")
     if isinstance(recipe, Recipe):
-        if data is not None or overrides:
-            raise UserError("`data` and `overrides` go with a recipe's name or path; change the Recipe object instead.")
+        if pairs is not None or data is not None or overrides:
+            raise UserError(
+                "Your own data and overrides go with a recipe's name or path; change the Recipe object instead."
+            )
+        folder = Path("runs") / (recipe.name or recipe.task)
     else:
-        recipe = read_recipe(recipe, overrides, data=None if data is None else Path(data))
-    folder = Path("runs") / (recipe.name or recipe.task) if out is None else Path(out)
-    return train(recipe, folder, resume=resume, device=device, callback=CallbackList(callbacks))
+        folder = Path(recipe) if Path(recipe).is_dir() else Path("runs") / recipe_name(recipe)
+        recipe = read_recipe(recipe, overrides, pairs, data)
+    selected = select_device(device)
+    callback = CallbackList(callbacks)
+    return train(recipe, folder if out is None else Path(out), resume=resume, device=selected, callback=callback)
 
 
 def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes: int | None = None) -> Recipe:

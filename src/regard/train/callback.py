@@ -63,3 +63,17 @@ class CallbackList(Callback):
     def on_validation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         for callback in self.callbacks:
             callback.on_validation_metrics(step, metrics)
+
+
+class PrinterCallback(Callback):
+    """Prints the messages and the metrics of a run: `regard.train("quick", callbacks=[regard.PrinterCallback()])`."""
+
+    def log(self, message: str) -> None:
+        print(message, flush=True)
+
+    def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        print(f"step {step:,}: loss {metrics['loss']:.3f}, {metrics['tokens_per_second']:,.0f} tokens/s", flush=True)
+
+    def on_validation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        print(f"validation at step {step:,}: {values}", flush=True)

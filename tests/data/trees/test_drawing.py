@@ -182,3 +182,7 @@ def test_deep_tree_is_drawn() -> None:
     for _ in range(1200):
         tree = Tree("NP", (tree,))
     assert draw_tree(tree).count("NP") == list_tree(tree).count("NP") == tree_svg(tree).count("NP") == 1201
+
+
+def test_notebook_shows_the_drawing() -> None:
+    assert CAT._repr_svg_() == tree_svg(CAT)

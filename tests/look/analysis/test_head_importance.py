@@ -102,7 +102,7 @@ def test_loss_of_a_language_model_is_next_token_cross_entropy() -> None:
 
 def test_loss_of_a_classifier_is_that_of_its_labels() -> None:
     traced_model = encoder_model({"kind": "classification", "labels": LABELS})
-    probabilities = dict(traced_model.pipeline.label(["a big sea"])[0])  # type: ignore[attr-defined]
+    probabilities = dict(traced_model.pipeline.classify(["a big sea"])[0])  # type: ignore[attr-defined]
     loss = mean_loss(traced_model, load_dev_set(traced_model, ["a big sea\tbad"], None).examples)
     assert loss == pytest.approx(-math.log(probabilities["bad"]), rel=1e-5)
 

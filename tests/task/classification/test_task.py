@@ -101,10 +101,10 @@ def test_texts_are_labeled_with_probabilities(runs: dict[str, Path]) -> None:
     model = regard.load(runs["text-classification"])
     assert isinstance(model, TextLabeler)
     assert model.labels == ("blame", "praise")
-    first, second = model.label(["a warm film and clever", "a cold film and dull to the end"])
+    first, second = model.classify(["a warm film and clever", "a cold film and dull to the end"])
     assert (first[0][0], second[0][0]) == ("praise", "blame")
     assert sum(probability for _, probability in first) == pytest.approx(1)
-    ((best,),) = model.label(["a warm film and clever"], top=1)
+    ((best,),) = model.classify(["a warm film and clever"], top=1)
     assert best == pytest.approx(first[0])
 
 
@@ -122,7 +122,7 @@ def test_score_of_labels_equals_text_by_text_computation(tmp_path: Path) -> None
     nats, right = 0.0, 0
     for line in reviews(16, 2):
         text, label = line.split("\t")
-        (result,) = model.label([text])
+        (result,) = model.classify([text])
         nats -= math.log(dict(result)[label])
         right += result[0][0] == label
     assert (score["items"], score["correct"]) == (16, right)
@@ -157,7 +157,7 @@ def test_results_do_not_depend_on_the_batch(kind: str, runs: dict[str, Path]) ->
     model = TextLabeler.load(runs[kind])
     model.model.double()
     texts = ["the cat they ate .", "a warm film", "the run they run . the dog they slept ! the cat they ate ."]
-    answer = model.label if kind == "text-classification" else model.tag
+    answer = model.classify if kind == "text-classification" else model.tag
     together = answer(texts)
     for text, result in zip(texts, together, strict=True):
         (alone,) = answer([text])
@@ -305,7 +305,7 @@ def test_weights_of_another_shape_are_refused(filler: Path, tmp_path: Path) -> N
 
 def test_wrong_kind_of_labeler_is_refused(runs: dict[str, Path], filler: Path) -> None:
     with pytest.raises(UserError, match="tags words and does not label texts; use `regard tag`"):
-        TextLabeler.load(runs["token-classification"]).label(["a film"])
+        TextLabeler.load(runs["token-classification"]).classify(["a film"])
     with pytest.raises(UserError, match="labels texts and does not tag words; use `regard classify`"):
         TextLabeler.load(runs["text-classification"]).tag(["a film"])
     with pytest.raises(UserError, match="has no labels: it was trained with the head 'masked_lm'"):

@@ -299,7 +299,7 @@ def test_batch_equals_single_images(classifier: ImageClassifier, monkeypatch: py
     given = list(small_images(11, seed=9)[0])
     reported: list[int] = []
     monkeypatch.setattr("regard.task.image_classification.pipeline.BATCH_TOKENS", {"cpu": 20})  # four at a time
-    result = classifier.classify_batch(given, progress=reported.append)
+    result = classifier.classify(given, progress=reported.append)
     assert reported == [4, 8, 11]
     for one, image_pixels in zip(result, given, strict=True):
         alone = classifier.classify(image_pixels)

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.quality.word_senses import compare_senses
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from regard import UserError
 from regard.attention import Context
-from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer
 from regard.task.masked_lm.pipeline import MASK, FillMask
 from tests.task.encoders import save_random_encoder, tokenizer
 
@@ -65,7 +66,7 @@ def test_each_mask_is_filled_while_the_others_stay_masked(words: FillMask) -> No
 
 def test_batch_equals_single_texts(pieces: FillMask) -> None:
     texts = ["The [MASK] ate the mouse.", "[MASK]", "a [MASK] sat by the [MASK] mat and sat and sat", "un[MASK]"]
-    together = pieces.fill_batch(texts, top=3)
+    together = pieces.fill(texts, top=3)
     for text, result in zip(texts, together, strict=True):
         alone = pieces.fill(text, top=3)
         assert [[guess.text for guess in gap] for gap in result] == [[guess.text for guess in gap] for gap in alone]
@@ -124,10 +125,41 @@ def test_other_special_tokens_are_plain_text(pieces: FillMask, typed: str) -> No
     assert not pieces.tokenizer.special_ids & set(row[1:-2])
 
 
+PIECES = ["the", "cat", "un", "##kind", "##s", "(", "."]
+
+
+@pytest.mark.parametrize(("text", "fitting"), [
+    ("the [MASK]", {"the", "cat", "un", "(", "."}),
+    ("[MASK] cat", {"the", "cat", "un", "(", "."}),
+    ("([MASK] cat", {"the", "cat", "un", "(", "."}),
+    ("un[MASK]", {"kind", "s", "(", "."}),
+])  # fmt: skip
+def test_masks_are_filled_with_what_fits_their_place(text: str, fitting: set[str], tmp_path: Path) -> None:
+    """Continuation pieces only directly after a letter, and all pieces, as the vocabulary spells them, on request."""
+    library = Tokenizer(models.WordPiece({name: i for i, name in enumerate([*SPECIAL_NAMES.values(), *PIECES])}))
+    library.pre_tokenizer, library.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(cleanup=False)
+    filler = FillMask.load(save_random_encoder(tmp_path / "run", TextTokenizer(library), FILL))
+    (guesses,) = filler.fill(text, top=20)
+    assert {guess.text for guess in guesses} == fitting
+    (tokens,) = filler.fill(text, top=20, pieces=True)
+    assert {guess.text for guess in tokens} == set(PIECES)
+    assert sum(guess.probability for guess in guesses) < sum(guess.probability for guess in tokens)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_no_space_is_added_to_an_attached_mask(kind: str, tmp_path: Path) -> None:
+    size = {"bpe": 320, "unigram": 300}[kind]
+    filler = FillMask.load(save_random_encoder(tmp_path / "run", tokenizer(kind, TEXTS * 3, size), FILL))  # type: ignore[arg-type]
+    for text in ("un[MASK]", "([MASK]", "[MASK] ate"):
+        (guesses,) = filler.fill(text, top=400)
+        assert len(guesses) > 5
+        assert not any(guess.text.startswith(" ") for guess in guesses)
+
+
 def test_filled_uses_the_best_guesses(words: FillMask) -> None:
     text = "[MASK] cat [MASK]"
-    first, second = words.fill(text)
-    assert words.filled(text, [first, second]) == f"{first[0].text} cat {second[0].text}"
+    first, second = words.fill(text, top=5)
+    assert words.fill(text) == words.filled(text, [first, second]) == f"{first[0].text} cat {second[0].text}"
 
 
 @pytest.mark.parametrize(("text", "settings", "message"), [

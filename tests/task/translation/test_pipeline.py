@@ -12,7 +12,8 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig
 from regard.model import EncoderDecoder, EncoderDecoderConfig
 from regard.run import find_model, load_model, save_model
-from regard.task.translation.pipeline import LineTranslator, Translation, Translator
+from regard.task.translation.pipeline import LineTranslator, Translator
+from regard.task.translation.result import Translation
 from regard.task.translation.shortlist import learn_shortlist
 from tests.task.small import SEARCH, pairs, random_model, save_random_model, small_tokenizer
 
@@ -74,12 +75,12 @@ def test_order_of_texts_is_kept(uppercasing: Translator) -> None:
 
 def test_text_has_as_many_candidates_as_the_sentence_with_most(folder: Path) -> None:
     (result,) = Translator.load(folder).translate_batch(["red cat. Old dog."])
-    assert (result.candidates, result.candidate(0)) == (3, result.text)
+    assert (len(result.texts), result.texts[0]) == (3, result.text)
 
 
 def test_candidates_are_joined_from_sentences(folder: Path) -> None:
     (result,) = Translator.load(folder).translate_batch(["red cat.\nOld dog."])
-    assert result.candidate(1) == "\n".join(each[1].text for _, each in result.sentences)
+    assert result.texts[1] == "\n".join(each[1].text for _, each in result.sentences)
 
 
 def test_recorded_search_is_the_default(folder: Path) -> None:

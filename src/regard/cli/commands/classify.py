@@ -55,7 +55,7 @@ def classify(
 
 def _label_texts(labeler: "TextLabeler", top: int, as_json: bool) -> LineProcessor:
     def process(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
-        found = iter(labeler.label([line for line in lines if line.strip()], top=top, progress=progress))
+        found = iter(labeler.classify([line for line in lines if line.strip()], top=top, progress=progress))
         labels = [next(found) if line.strip() else [] for line in lines]  # an empty line gives an empty line
         if as_json:
             return [_as_json({"text": line}, classes) for line, classes in zip(lines, labels, strict=True)]

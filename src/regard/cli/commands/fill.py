@@ -36,13 +36,23 @@ def fill(
     tokens_per_mask: Annotated[
         int, typer.Option(min=1, max=1000, help="The number of tokens that each [MASK] stands for.")
     ] = 1,
+    pieces: Annotated[
+        bool,
+        typer.Option(
+            "--pieces",
+            help="Give the most likely tokens, continuations of words included, as the vocabulary spells them: ##ing.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
 ) -> None:
     """Fill in masked words, written as [MASK].
 
-    Several masks of a text are filled independently.
+    Several masks of a text are filled independently. A mask stands for one token. After a space or at the beginning of
+    a text it is filled with a token that begins a word, directly after a letter with one that continues it: whole
+    words. Words that are not a token of the model's vocabulary need --tokens-per-mask; --pieces gives the tokens
+    themselves.
     """
     from regard.task.masked_lm.pipeline import MASK, FillMask
 
@@ -50,7 +60,7 @@ def fill(
         raise UserError("TEXT and --file both name what to fill; give one of the two.")
     check_files(text, file, output)
     filler = FillMask.load(model, select_device(device, threads))
-    count = top or (5 if as_json else 1)
+    count = top or (5 if as_json or pieces else 1)
 
     def process(lines: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
         for number, line in zip(numbers, lines, strict=True):
@@ -58,13 +68,13 @@ def fill(
                 where = "" if text and len(text) == 1 else f"Line {number + 1}: "
                 raise UserError(f"{where}found no {MASK} in {line!r}; write it in place of the missing word.")
         texts = [line for line in lines if line.strip()]
-        found = iter(filler.fill_batch(texts, top=count, tokens_per_mask=tokens_per_mask, progress=progress))
+        found = iter(filler.fill(texts, top=count, tokens_per_mask=tokens_per_mask, pieces=pieces, progress=progress))
         results = []
         for line in lines:
             masks = next(found) if line.strip() else []  # an empty line gives an empty line
             if as_json:
                 results.append(_as_json(line, masks))
-            elif top is None:
+            elif top is None and not pieces:
                 results.append(filler.filled(line, masks))
             else:
                 results.append("\t".join(_as_text(guesses) for guesses in masks))

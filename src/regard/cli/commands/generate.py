@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,6 @@ import typer
 
 from regard.cli.decoding import (
     announce_compilation,
-    change_decode,
     check_alternatives,
     check_ctranslate2,
     check_engine,
@@ -121,9 +119,13 @@ def generate(
         _check_search(beam_size, sampling, require)
         check_engine(engine, processes)
         changes = decode_changes(
-            overrides, min_length=min_length, length_penalty=length_penalty, no_repeat_ngram=no_repeat_ngram
+            overrides,
+            beam_size=beam_size,
+            min_length=min_length,
+            length_penalty=length_penalty,
+            no_repeat_ngram_size=no_repeat_ngram,
         )
-        decode = change_decode(_decode_config(beam_size, nbest, sampling), changes)
+        decode = _decode_config(changes | {"nbest": nbest} | sampling)
         launch_processes(processes, device, threads, partial_output_note(output))
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
         from regard.task.constraints import make_constraints
@@ -168,32 +170,28 @@ class _PromptProcessor:
     """Whether this process announces the compilation of kernels."""
 
     @property
-    def hypotheses(self) -> int:
-        """The number of continuations found by one search; sampling finds one."""
-        return self.nbest if self.decode.beam_size > 1 else 1
-
-    @property
     def repeats(self) -> int:
         """The number of times that each prompt is decoded."""
-        return self.nbest // self.hypotheses
+        from regard.task.language_modeling.pipeline import samples_per_prompt
+
+        return samples_per_prompt(self.decode, self.nbest)
 
     def __call__(self, prompts: list[str], numbers: list[int], progress: Callable[[int], None]) -> Iterable[str]:
         if self.announces and numbers[0] == 0:
             announce_compilation(self.generator.backend, len(prompts))
         self.warn_if_long(prompts)
-        repeats = self.repeats
-        found = self.generator.generate_batch(
-            [each for each in prompts for _ in range(repeats)],
+        found = self.generator.generate_nbest(
+            prompts,
+            self.nbest,
+            self.decode,
+            seed_offsets=numbers,
             max_new_tokens=self.max_new_tokens,
-            decode=self.decode,
             stop=self.stop,
             constraints=self.constraints,
             alternatives=self.alternatives,
-            seed_offsets=[first + more for first in numbers for more in range(repeats)],
             progress=progress,
         )
-        lines = [_format(each, self.hypotheses, self.as_json, self.generator) for each in found]
-        return ("\n".join(chain(*lines[first : first + repeats])) for first in range(0, len(lines), repeats))
+        return ("\n".join(_format(each, self.nbest, self.as_json, self.generator)) for each in found)
 
     @cached_property
     def warn_if_long(self) -> Callable[[Iterable[str]], None]:
@@ -207,12 +205,13 @@ def _check_search(beam_size: int | None, sampling: dict[str, Any], require: list
         raise UserError("--require needs beam search; add --beam-size 5.")
 
 
-def _decode_config(beam_size: int | None, nbest: int, sampling: dict[str, Any]) -> "DecodeConfig":
-    from regard.decode import DecodeConfig
-    from regard.task.language_modeling.pipeline import SAMPLING
+def _decode_config(options: dict[str, Any]) -> "DecodeConfig":
+    from regard.task.language_modeling.pipeline import SAMPLING, generation_search
 
-    search = {} if beam_size is None else {"beam_size": max(beam_size, nbest), "sample": False}
-    return DecodeConfig.read(SAMPLING.plain() | sampling | search)
+    try:
+        return generation_search(SAMPLING, options)
+    except UserError as error:
+        raise UserError(f"decode.{error}") from None
 
 
 def _load_ctranslate2(model: str, device: "torch.device", *, scored: bool) -> "TextGenerator":

@@ -104,7 +104,7 @@ def score(
             beam_size=beam_size,
             min_length=min_length,
             length_penalty=length_penalty,
-            no_repeat_ngram=no_repeat_ngram,
+            no_repeat_ngram_size=no_repeat_ngram,
         )
         settings = _data_settings(overrides, given=bool(data or pairs or source or reference))
         command.check_files(data, pairs, source, reference)

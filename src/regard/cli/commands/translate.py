@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
     from regard.data.tokenizers.tokenizer import TextTokenizer
     from regard.decode import Constraints, DecodeConfig
-    from regard.task.translation.pipeline import TranslatedText, Translator
+    from regard.task.translation.pipeline import Translator
+    from regard.task.translation.result import TranslatedText
 
 FileOption = Annotated[
     list[Path] | None, typer.Option(help="Translate a file, line by line; also .gz, .xz, .zst. Repeatable.")
@@ -86,8 +87,9 @@ def translate(
     output: OutputOption = None,
     beam_size: BeamSizeOption = None,
     nbest: Annotated[
-        int, typer.Option(min=1, max=1000, help="N-best: the number of translations of each line, best first.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, max=1000, help="N-best: the number of translations of each line, best first. Default: 1."),
+    ] = None,
     beam_groups: BeamGroupsOption = None,
     prefix: PrefixOption = "",
     require: RequireOption = None,
@@ -125,12 +127,20 @@ def translate(
             raise UserError("TEXT and --file both name what to translate; give one of the two.")
         check_files(text, file, output, shortlist_file, processes=processes)
         check_alternatives(alternatives, as_json)
+        if sampling and ((beam_size or 1) > 1 or (nbest or 1) > 1 or beam_groups is not None):
+            raise UserError("Sampling generates one output; leave out --beam-size, --nbest and --beam-groups.")
         _check_model_options(
             engine, dtype, ensembled=bool(ensemble), shortlisted=shortlist or shortlist_file is not None
         )
         check_engine(engine, processes)
         changes = decode_changes(
-            overrides, min_length=min_length, length_penalty=length_penalty, no_repeat_ngram=no_repeat_ngram
+            overrides,
+            beam_size=beam_size,
+            nbest=nbest,
+            beam_groups=beam_groups,
+            min_length=min_length,
+            length_penalty=length_penalty,
+            no_repeat_ngram_size=no_repeat_ngram,
         )
         launch_processes(processes, device, threads, partial_output_note(output))
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
@@ -143,9 +153,8 @@ def translate(
         else:
             engine_device = ctranslate2_device(device, threads, seed)
             translator = _load_ctranslate2(model, ensemble or [], engine_device, scored=as_json)
-        default = change_decode(translator.decode, changes)
-        nbest = default.nbest if "nbest" in changes and default.nbest else nbest
-        decode = _decode_config(default, beam_size, nbest, beam_groups, sampling)
+        decode = change_decode(translator.decode, {"nbest": 1} | changes | sampling)
+        nbest = decode.nbest or 1
         constraints = make_constraints(
             translator.target_tokenizer, prefix=prefix, required=require or (), forbidden=forbid or ()
         )
@@ -226,20 +235,10 @@ def _use_shortlist(translator: "Translator", model: str, enabled: bool, file: Pa
         translator.shortlist = load_shortlist(path, translator.source_tokenizer, translator.target_tokenizer)
 
 
-def _decode_config(
-    default: "DecodeConfig", beam_size: int | None, nbest: int, beam_groups: int | None, sampling: dict[str, Any]
-) -> "DecodeConfig":
-    if not sampling:
-        return default.for_nbest(nbest, beam_size=beam_size, beam_groups=beam_groups)
-    if (beam_size or 1) > 1 or nbest > 1 or beam_groups is not None:
-        raise UserError("Sampling generates one output; leave out --beam-size, --nbest and --beam-groups.")
-    return default.for_sampling(**sampling)
-
-
 def _format(one: "TranslatedText", nbest: int, as_json: bool, tokenizer: "TextTokenizer") -> list[str]:
     if as_json:
         return [json.dumps(_record(one, nbest, tokenizer), ensure_ascii=False)]
-    return pad_lines((one.candidate(number) for number in range(one.candidates)), nbest)
+    return pad_lines(one.texts, nbest)
 
 
 def _record(one: "TranslatedText", nbest: int, tokenizer: "TextTokenizer") -> dict[str, Any]:

@@ -73,6 +73,35 @@ class CorpusConfig(DataSource):
         return path, target[0] if target else None
 
 
+def corpus_of_files(
+    pairs: str | Path | None,
+    source: str | Path | None,
+    target: str | Path | None,
+    dataset: str | None = None,
+    *,
+    names: tuple[str, str, str] = ("pairs", "source", "target"),
+) -> CorpusConfig | None:
+    """A user's own sentence pairs: one file or folder of `pairs`, or two aligned files; None if none is given.
+
+    With `dataset`, the files are in a dataset of that name. `names` are those of the first three for errors.
+    """
+    if pairs is not None and (source is not None or target is not None):
+        raise UserError(f"{names[0]} and {names[1]}/{names[2]} both name the data; give one of the two.")
+    if pairs is None and source is None and target is None:
+        if dataset is not None:
+            raise UserError(
+                f"--dataset {dataset}: also name the files in it, with {names[0]}, or {names[1]} and {names[2]}."
+            )
+        return None
+    if pairs is None and (source is None or target is None):
+        raise UserError(f"{names[1]} and {names[2]} belong together: two files with aligned lines.")
+
+    def as_string(path: str | Path | None) -> str | None:
+        return None if path is None else str(Path(path).absolute() if dataset is None else path)
+
+    return CorpusConfig(dataset=dataset, path=as_string(pairs), source=as_string(source), target=as_string(target))
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A named list of sources of sentence pairs."""

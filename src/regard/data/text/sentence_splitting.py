@@ -67,6 +67,16 @@ def split_sentences(text: str, *, max_characters: int | None = None) -> SplitTex
     return SplitText(tuple(segments), text[done:])
 
 
+def split_lines(text: str) -> SplitText:
+    """The lines of a text as its sentences; blank ones are layout."""
+    segments, done = [], 0
+    for line in _LINE.finditer(text):
+        if line[0].strip():
+            segments.append(Segment(text[done : line.start()], line[0]))
+            done = line.end()
+    return SplitText(tuple(segments), text[done:])
+
+
 _LINE = re.compile(r"[^\r\n]+")
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 

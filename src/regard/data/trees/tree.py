@@ -78,6 +78,12 @@ class Tree:
                 parts.append(f" ({node.label}")
         return "".join(parts)[1:]
 
+    def _repr_svg_(self) -> str:
+        """The drawing that a notebook shows."""
+        from regard.data.trees.drawing import tree_svg
+
+        return tree_svg(self)
+
     def __repr__(self) -> str:
         return f"Tree.parse({str(self)!r})"
 

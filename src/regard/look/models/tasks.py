@@ -220,8 +220,8 @@ class TracedFillMask(TracedTextEncoder):
         all_ids = encoded.tensor[0].tolist()
         masks = [range(index, index + 1) for index, each in enumerate(all_ids) if each == self.pipeline.mask_id]
         unchanged = row is not None and len(row.masks) == len(masks)
-        spaced = row.after_space if row is not None and unchanged else [False] * len(masks)
-        encoded.metadata["row"] = MaskedRow(all_ids, masks, spaced)
+        places = (row.after_space, row.preceding) if row is not None and unchanged else None
+        encoded.metadata["row"] = MaskedRow(all_ids, masks, *(places or ([False] * len(masks), [""] * len(masks))))
         return encoded
 
     def interpret(self, request: RunRequest, encoded: EncoderInput, logits: Tensor) -> EncoderOutput:

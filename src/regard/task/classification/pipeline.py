@@ -1,7 +1,7 @@
 """The text and token classification pipeline: a text's label, or a tag for each of its words."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.data.labels.batches import encode_words
 from regard.data.text.treebank_tokenizer import treebank_tokenize
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.errors import UserError
+from regard.errors import UserError, suggest_keywords
 from regard.model import ClassificationHeadConfig, Encoder, TokenClassificationHeadConfig
 from regard.run import LoadedModel
 from regard.task.pipeline import Pipeline
@@ -19,10 +19,11 @@ from regard.train.task import Forward
 Labels = list[tuple[str, float]]
 """Labels with their probabilities, most likely first."""
 Progress = Callable[[int], None]
+Texts = list[str] | tuple[str, ...]
 
 
 class TaggedWords(NamedTuple):
-    """The words of a text, their tags, and the tags' probabilities."""
+    """The words of a text, their tags, and the tags' probabilities; `str` gives the text as *the/DT cat/NN*."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -58,26 +59,56 @@ class TextLabeler(Pipeline):
         """The labels, by number."""
         return self.encoder.config.labels
 
-    def label(self, texts: Sequence[str], *, top: int | None = None, progress: Progress | None = None) -> list[Labels]:
-        """All labels of each text, or the `top` most likely, with their probabilities."""
+    @overload
+    def classify(self, text: str, *, top: int | None = None, progress: Progress | None = None) -> Labels: ...
+    @overload
+    def classify(self, text: Texts, *, top: int | None = None, progress: Progress | None = None) -> list[Labels]: ...
+
+    @suggest_keywords
+    def classify(self, text: str | Texts, *, top: int | None = None, progress: Progress | None = None) -> Any:
+        """The labels of a text with their probabilities, most likely first; of a list of texts, a list of them.
+
+            classifier.classify("A warm and clever film.")           # [("positive", 0.97), ("negative", 0.03)]
+            classifier.classify(["A warm film.", "Dull."], top=1)
+
+        `top` limits the labels to the most likely ones. `progress` is called with the number of finished texts.
+        """
         if not isinstance(self.encoder.config.head, ClassificationHeadConfig):
             raise UserError(f"{self.name} tags words and does not label texts; use `regard tag`.")
         kept = len(self.labels) if top is None else min(top, len(self.labels))
         if kept < 1:
             raise UserError(f"top must be at least 1; found {top}.")
+        texts = [text] if isinstance(text, str) else text
         logprobs = text_logprobs(self.encoder, self.tokenizer, texts, self.max_length, progress=progress)
         best = [row[0].exp().topk(kept) for row in logprobs]
-        return [
+        results = [
             [(self.labels[number], probability) for number, probability in zip(*each, strict=True)]
             for each in ((row.indices.tolist(), row.values.tolist()) for row in best)
         ]
+        return results[0] if isinstance(text, str) else results
 
-    def tag(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[TaggedWords]:
-        """The words of each text, split as in the Penn Treebank, with their tags."""
-        return self.tag_words([treebank_tokenize(text) for text in texts], progress=progress)
+    @overload
+    def tag(self, text: str, *, tokenized: bool = False, progress: Progress | None = None) -> TaggedWords: ...
+    @overload
+    def tag(self, text: Texts, *, tokenized: bool = False, progress: Progress | None = None) -> list[TaggedWords]: ...
+
+    @suggest_keywords
+    def tag(self, text: str | Texts, *, tokenized: bool = False, progress: Progress | None = None) -> Any:
+        """The words of a sentence with their tags and the tags' probabilities; of a list of sentences, a list of them.
+
+            tagger.tag("The cat ate the mouse.").tags                # ("DT", "NN", "VBD", "DT", "NN", ".")
+            print(*tagger.tag(["Dogs bark .", "Cats sleep ."], tokenized=True), sep="\\n")
+
+        Sentences are split into words as in the Penn Treebank; if they are `tokenized`, their words are separated by
+        spaces. `progress` is called with the number of finished sentences.
+        """
+        texts = [text] if isinstance(text, str) else text
+        words = [one.split() if tokenized else treebank_tokenize(one) for one in texts]
+        results = self.tag_words(words, progress=progress)
+        return results[0] if isinstance(text, str) else results
 
     def tag_words(self, sentences: Sequence[Sequence[str]], *, progress: Progress | None = None) -> list[TaggedWords]:
-        """The same for sentences that are already split into words."""
+        """Tag sentences that are already split into words."""
         if not isinstance(self.encoder.config.head, TokenClassificationHeadConfig):
             raise UserError(f"{self.name} labels texts and does not tag words; use `regard classify`.")
         logprobs = word_logprobs(self.encoder, self.tokenizer, sentences, progress=progress)

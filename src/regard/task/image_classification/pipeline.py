@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args, overload
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from regard.data.images.file import (
     to_pixels,
 )
 from regard.data.images.folder import SUFFIXES
-from regard.errors import UserError
+from regard.errors import UserError, suggest_keywords
 from regard.model import VisionTransformer
 from regard.run import LoadedModel
 from regard.task.pipeline import Pipeline
@@ -43,8 +43,10 @@ BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}
 ImageInput: TypeAlias = "str | Path | Image | Tensor | NDArray[Any]"
 """A file, a Pillow image, or an array: (height, width), optionally with 1 or 3 channels first or last. Integers are
 from 0 to 255, other numbers from 0 to 1."""
+Images: TypeAlias = "list[ImageInput] | tuple[ImageInput, ...]"
 Classes = list[tuple[str, float]]
 """Classes with their probabilities, most likely first."""
+Progress = Callable[[int], None]
 
 
 class ImageClassifier(Pipeline):
@@ -84,20 +86,32 @@ class ImageClassifier(Pipeline):
         """The class names, by number."""
         return self.vision_transformer.config.labels
 
-    def classify(self, image: ImageInput, *, top: int | None = None) -> Classes:
-        """All classes of an image, or the `top` most likely, with their probabilities."""
-        return self.classify_batch([image], top=top)[0]
+    @overload
+    def classify(self, image: ImageInput, *, top: int | None = None, progress: Progress | None = None) -> Classes: ...
+    @overload
+    def classify(self, image: Images, *, top: int | None = None, progress: Progress | None = None) -> list[Classes]: ...
 
-    def classify_batch(
-        self, images: Sequence[ImageInput], *, top: int | None = None, progress: Callable[[int], None] | None = None
-    ) -> list[Classes]:
-        """The classes of each image. `progress` is called with the number done."""
-        return list(self.classify_each(images, top=top, progress=progress))
+    @suggest_keywords
+    def classify(
+        self, image: "ImageInput | Images", *, top: int | None = None, progress: Progress | None = None
+    ) -> Any:
+        """The classes of an image with their probabilities, most likely first; of a list of images, a list of them.
+
+            classifier.classify("one.png", top=3)                    # [("1", 0.98), ("7", 0.01), ("4", 0.004)]
+            classifier.classify(["one.png", pillow_image, array])
+
+        An image is a path, a Pillow image, or an array or tensor (height, width), optionally with 1 or 3 channels first
+        or last; integers are from 0 to 255, other numbers from 0 to 1. `top` limits the classes to the likeliest ones.
+        `progress` is called with the number of finished images.
+        """
+        if isinstance(image, list | tuple):
+            return list(self.classify_each(image, top=top, progress=progress))
+        return next(self.classify_each([image], top=top, progress=progress))
 
     def classify_each(
-        self, images: Sequence[ImageInput], *, top: int | None = None, progress: Callable[[int], None] | None = None
+        self, images: Sequence[ImageInput], *, top: int | None = None, progress: Progress | None = None
     ) -> Iterator[Classes]:
-        """The same as an iterator, computed batch by batch."""
+        """The classes of many images as an iterator, computed batch by batch."""
         kept = len(self.labels) if top is None else min(top, len(self.labels))
         if kept < 1:
             raise UserError(f"top must be at least 1; found {top}.")

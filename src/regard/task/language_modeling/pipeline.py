@@ -1,8 +1,9 @@
 """The text generator: a prompt in, its continuation out, all at once or streamed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, overload
+from itertools import chain
+from typing import Any, Literal, Self, overload
 
 import torch
 
@@ -14,6 +15,7 @@ from regard.errors import UserError
 from regard.model import LanguageModel
 from regard.run import LoadedModel
 from regard.task.backend import Backend, batch_tokens_for
+from regard.task.constraints import make_constraints
 from regard.task.pipeline import Pipeline
 
 SAMPLING = DecodeConfig(beam_size=1, sample=True, temperature=0.8, top_k=50, min_length=0)
@@ -22,26 +24,33 @@ MAX_PROMPT_TOKENS = 1 << 17
 """The longest prompt, even if a model has no limit of its own: time grows with the square of the length."""
 _QUOTED_CHARACTERS = 40
 """Characters of a prompt that an error quotes."""
+Texts = list[str] | tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GeneratedText:
-    """A continuation of a prompt. `ended` is false if it was cut at the maximum length."""
+    """A continuation of a prompt: `generator.generate(prompt, details=True)`."""
 
     prompt: str
     text: str
+    """The continuation, without the prompt."""
     tokens: tuple[int, ...]
     logprob: float
     score: float
+    """What it was ranked by."""
     ended: bool
+    """Whether it ends by itself, or was cut at the maximum length."""
     token_logprobs: tuple[float, ...]
     """The log-probability of each token, and of the end token if there is one."""
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     """If requested, the most probable tokens of each step with their log-probabilities."""
 
+    def __repr__(self) -> str:
+        return f"GeneratedText({self.text!r}, prompt={self.prompt!r}, logprob={self.logprob:.4f})"
+
 
 class TextGenerator(Pipeline):
-    """A language model with its tokenizer."""
+    """A language model with its tokenizer: `regard.load("runs/bard")`."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__(loaded)
@@ -63,20 +72,92 @@ class TextGenerator(Pipeline):
         self.backend.reset()
         return self
 
+    @overload
+    def generate(self, prompt: str, *, nbest: int, details: Literal[True], **options: Any) -> list[GeneratedText]: ...
+    @overload
     def generate(
-        self, prompt: str, *, max_new_tokens: int = 200, decode: DecodeConfig = SAMPLING, stop: Sequence[str] = ()
-    ) -> str:
-        """Continue a prompt by at most `max_new_tokens` tokens, up to the first of the `stop` strings.
+        self, prompt: Texts, *, nbest: int, details: Literal[True], **options: Any
+    ) -> list[list[GeneratedText]]: ...
+    @overload
+    def generate(self, prompt: str, *, details: Literal[True], **options: Any) -> GeneratedText: ...
+    @overload
+    def generate(self, prompt: Texts, *, details: Literal[True], **options: Any) -> list[GeneratedText]: ...
+    @overload
+    def generate(self, prompt: str, *, nbest: int, **options: Any) -> list[str]: ...
+    @overload
+    def generate(self, prompt: Texts, *, nbest: int, **options: Any) -> list[list[str]]: ...
+    @overload
+    def generate(self, prompt: str, **options: Any) -> str: ...
+    @overload
+    def generate(self, prompt: Texts, **options: Any) -> list[str]: ...
 
-        A model with learned positions generates no further than they reach.
+    def generate(
+        self,
+        prompt: str | Texts,
+        *,
+        max_new_tokens: int = 200,
+        decode: DecodeConfig = SAMPLING,
+        stop: str | Texts = (),
+        require: str | Texts = (),
+        forbid: str | Texts = (),
+        details: bool = False,
+        alternatives: int = 0,
+        progress: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Continue a prompt, or each of a list of prompts, by at most `max_new_tokens` tokens.
+
+            generator.generate("Once upon a time", max_new_tokens=50)
+            generator.generate("Once upon a time", temperature=1.0, top_p=0.9, seed=3, stop="\\n")
+            generator.generate(["One", "Two"], beam_size=4)     # the most likely text instead of a sample
+            generator.generate("Once upon a time", nbest=3, details=True)
+
+        The text ends before the first of the `stop` strings, contains the words in `require` (which needs a beam size)
+        and none of the texts in `forbid`. `options` are fields of `DecodeConfig`, and change those of `decode`: by
+        default, tokens are sampled from the 50 most likely ones with a temperature of 0.8. A model with learned
+        positions generates no further than they reach.
+
+        The result is the continuation without the prompt, or a list of `nbest` continuations if that is given. With
+        `details` they are `GeneratedText` objects with scores and token probabilities, and with the `alternatives` most
+        probable tokens of each step. A list of prompts gives a list of results. `progress` is called with the number of
+        finished continuations.
         """
-        ((best, *_),) = self.generate_batch([prompt], max_new_tokens=max_new_tokens, decode=decode, stop=stop)
-        return best.text
+        search = generation_search(decode, options, self.generate)
+        stop, required, forbidden = ([words] if isinstance(words, str) else words for words in (stop, require, forbid))
+        if required and search.sample:
+            raise UserError("require: required words need beam search; give a beam_size.")
+        found = self.generate_nbest(
+            [prompt] if isinstance(prompt, str) else list(prompt),
+            options.get("nbest") or 1,
+            search,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            constraints=make_constraints(self.tokenizer, required=required, forbidden=forbidden, continues=True),
+            alternatives=alternatives,
+            progress=progress,
+        )
+        plain: list[list[Any]] = [[one if details else one.text for one in each] for each in found]
+        results = plain if options.get("nbest") is not None else [each[0] for each in plain]
+        return results[0] if isinstance(prompt, str) else results
 
     def stream(
-        self, prompt: str, *, max_new_tokens: int = 200, decode: DecodeConfig = SAMPLING, stop: Sequence[str] = ()
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 200,
+        decode: DecodeConfig = SAMPLING,
+        stop: str | Sequence[str] = (),
+        **options: Any,
     ) -> Iterator[str]:
-        """The same in pieces, each as soon as its text is final."""
+        """Continue a prompt as `generate` does, in pieces, each as soon as its text is final.
+
+            for piece in generator.stream("Once upon a time"):
+                print(piece, end="", flush=True)
+
+        Beam search knows its text only at the end, so it cannot be streamed.
+        """
+        decode = decode.with_options(options, self.stream)
+        stop = [stop] if isinstance(stop, str) else stop
         if decode.beam_size > 1:
             raise UserError("Beam search knows its best text only at the end; stream with a beam size of 1.")
         request, pieces = self._request(prompt, max_new_tokens, decode, Constraints(), 0), list[str]()
@@ -102,6 +183,29 @@ class TextGenerator(Pipeline):
         finally:
             future.cancel()
 
+    def generate_nbest(
+        self,
+        prompts: Sequence[str],
+        nbest: int,
+        decode: DecodeConfig,
+        *,
+        seed_offsets: Sequence[int] | None = None,
+        **search: Any,
+    ) -> list[list[GeneratedText]]:
+        """`nbest` continuations of each prompt: those of one beam search, or as many samples, each with its own seed.
+
+        `search` are arguments of `generate_batch`; each prompt takes as many seeds as it has samples.
+        """
+        repeats = samples_per_prompt(decode, nbest)
+        offsets = range(0, len(prompts) * repeats, repeats) if seed_offsets is None else seed_offsets
+        found = self.generate_batch(
+            [prompt for prompt in prompts for _ in range(repeats)],
+            decode=decode,
+            seed_offsets=[first + more for first in offsets for more in range(repeats)],
+            **search,
+        )
+        return [list(chain(*found[first : first + repeats]))[:nbest] for first in range(0, len(found), repeats)]
+
     def generate_batch(
         self,
         prompts: Sequence[str],
@@ -114,9 +218,10 @@ class TextGenerator(Pipeline):
         seed_offsets: Sequence[int] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[GeneratedText]]:
-        """The continuations of each prompt, best first. `progress` is called with the number of finished prompts.
+        """What `generate` is built on: with all decoding settings and constraints as objects.
 
-        Sampling uses the seed of `decode` plus a prompt's offset, by default its index.
+        Each prompt has the continuations that one search finds, best first. Sampling uses the seed of `decode`
+        plus a prompt's offset, by default its index. `progress` is called with the number of finished prompts.
         """
         constraints = constraints or Constraints()
         offsets = range(len(prompts)) if seed_offsets is None else seed_offsets
@@ -226,3 +331,20 @@ class TextGenerator(Pipeline):
         return GeneratedText(
             prompt, streamer.text, one.tokens, one.logprob, one.score, ended, one.token_logprobs, one.alternatives
         )
+
+
+def generation_search(
+    decode: DecodeConfig, options: Mapping[str, Any], function: Callable[..., Any] | None = None
+) -> DecodeConfig:
+    """The settings with options, as in `DecodeConfig.with_options`, except that several outputs can be sampled."""
+    alone = {key: value for key, value in options.items() if key != "nbest"}
+    search = decode.with_options(alone, function)
+    nbest = options.get("nbest")
+    if nbest is not None and not (type(nbest) is int and nbest > 0):
+        return decode.with_options(options, function)  # refuses it
+    return search if search.sample else decode.with_options({"beam_size": search.beam_size, **options}, function)
+
+
+def samples_per_prompt(decode: DecodeConfig, nbest: int) -> int:
+    """How often a prompt is decoded for `nbest` continuations: a beam search finds all of them at once."""
+    return 1 if decode.beam_size > 1 else nbest

@@ -5,7 +5,7 @@ The tree is guaranteed by constrained decoding: the search allows only symbols t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import torch
 
@@ -23,20 +23,27 @@ from regard.task.pipeline import Pipeline
 
 MAX_SENTENCE_TOKENS = 1 << 13
 """The longest sentence, even if a model has no limit of its own: time grows with the square of the length."""
+Texts = list[str] | tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ParsedSentence:
-    """The tree over a sentence. `logprob` is that of the model, `score` what the tree was ranked by."""
+    """The tree over a sentence: `parser.parse(text, details=True)`.
+
+    `logprob` is the log-probability of the tree, and `score` is what it was ranked by.
+    """
 
     words: tuple[str, ...]
     tree: Tree
     score: float
     logprob: float
 
+    def __repr__(self) -> str:
+        return f"ParsedSentence({str(self.tree)!r}, score={self.score:.4f}, logprob={self.logprob:.4f})"
+
 
 class Parser(Pipeline):
-    """An encoder–decoder with a tokenizer for words and a vocabulary of tree symbols."""
+    """A constituency parser: an encoder–decoder with a tokenizer for words and a vocabulary of tree symbols."""
 
     def __init__(
         self, loaded: LoadedModel, symbols: TreeVocabulary | None = None, decode: DecodeConfig | None = None
@@ -75,12 +82,46 @@ class Parser(Pipeline):
         """The search settings, with another beam size if one is given."""
         return self.decode if beam_size is None else self.decode.updated({"beam_size": beam_size})
 
-    def parse(self, text: str, *, beam_size: int | None = None) -> Tree:
-        """The tree of a sentence, which is split into words as in treebanks."""
-        words = treebank_tokenize(text)
-        if not words:
+    @overload
+    def parse(self, text: str, *, details: Literal[True], **options: Any) -> ParsedSentence: ...
+    @overload
+    def parse(self, text: Texts, *, details: Literal[True], **options: Any) -> list[ParsedSentence]: ...
+    @overload
+    def parse(self, text: str, **options: Any) -> Tree: ...
+    @overload
+    def parse(self, text: Texts, **options: Any) -> list[Tree]: ...
+
+    def parse(
+        self,
+        text: str | Texts,
+        *,
+        tokenized: bool = False,
+        details: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> Any:
+        """The tree of a sentence, or the trees of a list of sentences, in batches.
+
+            parser.parse("The cat ate the mouse.")
+            parser.parse(["The cat slept .", "Dogs bark ."], tokenized=True, beam_size=4)
+
+        Sentences are split into words as in the Penn Treebank; if they are `tokenized`, their words are separated by
+        spaces. `options` are fields of `DecodeConfig`, such as `beam_size`. The result is a `Tree`, or with `details` a
+        `ParsedSentence`, which also has its score. A list of sentences gives a list of results. `progress` is called
+        with the number of finished sentences.
+        """
+        decode = self.decode.with_options(options, self.parse)
+        if options.get("nbest") not in (None, 1):
+            raise UserError(f"nbest: found {options['nbest']!r}, but a parser finds the best tree only; leave it out.")
+        sentences = [
+            each.split() if tokenized else treebank_tokenize(each)
+            for each in ([text] if isinstance(text, str) else text)
+        ]
+        if not all(sentences):
             raise UserError("There is no word to parse; give a sentence.")
-        return self.parse_words([words], self.search(beam_size))[0].tree
+        found = self.parse_words(sentences, decode, progress)
+        results = found if details else [one.tree for one in found]
+        return results[0] if isinstance(text, str) else results
 
     def parse_words(
         self,

@@ -9,7 +9,7 @@ its own random numbers, so `seed_offsets` have no effect.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,7 +21,8 @@ from regard.model import EncoderDecoder
 from regard.model.language_model import EMPTY_PROMPT
 from regard.task.backend import BATCH_TOKENS
 from regard.task.language_modeling.pipeline import SAMPLING, GeneratedText, TextGenerator
-from regard.task.translation.pipeline import MAX_REPEATS, Translation, Translator
+from regard.task.translation.pipeline import MAX_REPEATS, Translator
+from regard.task.translation.result import Translation
 
 _REFERENCE_LENGTH = 20
 """The length at which CTranslate2's length penalty grows as fast as the paper's."""
@@ -155,8 +156,16 @@ class CTranslate2Generator(TextGenerator):
         self.scored = scored
 
     def stream(
-        self, prompt: str, *, max_new_tokens: int = 200, decode: DecodeConfig = SAMPLING, stop: Sequence[str] = ()
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 200,
+        decode: DecodeConfig = SAMPLING,
+        stop: str | Sequence[str] = (),
+        **options: Any,
     ) -> Iterator[str]:
+        decode = decode.with_options(options, self.stream)
+        stop = [stop] if isinstance(stop, str) else stop
         if decode.beam_size > 1:
             raise UserError("Beam search knows its best text only at the end; stream with a beam size of 1.")
         check_possible(decode, Constraints())

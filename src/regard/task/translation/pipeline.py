@@ -4,16 +4,15 @@ A `Translator` splits texts into sentences; a `LineTranslator` turns each senten
 search finds into text again.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 
 from regard.data.text.pairs import Pair
-from regard.data.text.sentence_splitting import Segment, SplitText, split_sentences
+from regard.data.text.sentence_splitting import SplitText, split_lines, split_sentences
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import (
     BatchDecoderModel,
@@ -37,51 +36,16 @@ from regard.task.pipeline import Pipeline
 from regard.task.seq2seq import Seq2SeqModel
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import ScoreConfig
+from regard.task.translation.result import TranslatedText, Translation
 
 MAX_CHARACTERS = 500
 """A longer sentence is cut, where it does least harm."""
 MAX_REPEATS = 6
 """How often an n-gram may occur in a row unless `decode.max_repeats` says otherwise: text that people wrote hardly ever
 repeats itself more than five times, but a model may do so without end outside its domain."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a sentence. `score` is what it was ranked by, `logprob` that of the model."""
-
-    text: str
-    score: float
-    logprob: float
-    tokens: tuple[int, ...]
-    ended: bool
-    """Whether it ends with the end token, or was cut at the maximum length."""
-    token_logprobs: tuple[float, ...] = ()
-    """The log-probability of each token, and of the end token if there is one."""
-    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """If requested, the most probable tokens of each step with their log-probabilities."""
-
-
-@dataclass(frozen=True)
-class TranslatedText:
-    """A text with, for each of its sentences, the best translations, best first."""
-
-    source: str
-    sentences: tuple[tuple[str, tuple[Translation, ...]], ...]
-    split: SplitText
-
-    @property
-    def text(self) -> str:
-        """The text made of the best translations."""
-        return self.candidate(0)
-
-    def candidate(self, rank: int) -> str:
-        """The text made of the translations of this rank (of a sentence's last one, if it has fewer); 0 is the best."""
-        return self.split.join([found[min(rank, len(found) - 1)].text for _, found in self.sentences])
-
-    @property
-    def candidates(self) -> int:
-        """How many candidate texts there are."""
-        return max((len(found) for _, found in self.sentences), default=1)
+_SCORING_ROWS = 64
+"""Reference translations scored at once."""
+Texts = list[str] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -204,7 +168,10 @@ class LineTranslator:
 
 
 class Translator(Pipeline):
-    """An encoder–decoder, or a language model trained to translate, with its tokenizers."""
+    """An encoder–decoder, or a language model trained to translate, with its tokenizers: `regard.load("en-tr")`.
+
+    `translator.decode` are its search settings.
+    """
 
     def __init__(self, loaded: LoadedModel, decode: DecodeConfig | None = None) -> None:
         """`decode` is by default the search that the run folder records."""
@@ -256,24 +223,68 @@ class Translator(Pipeline):
         ensemble.shortlist = self.shortlist
         return ensemble
 
+    @overload
+    def translate(self, text: str, *, details: Literal[True], **options: Any) -> TranslatedText: ...
+    @overload
+    def translate(self, text: Texts, *, details: Literal[True], **options: Any) -> list[TranslatedText]: ...
+    @overload
+    def translate(self, text: str, *, nbest: int, **options: Any) -> list[str]: ...
+    @overload
+    def translate(self, text: Texts, *, nbest: int, **options: Any) -> list[list[str]]: ...
+    @overload
+    def translate(self, text: str, **options: Any) -> str: ...
+    @overload
+    def translate(self, text: Texts, **options: Any) -> list[str]: ...
+
     def translate(
         self,
-        text: str,
+        text: str | Texts,
         *,
-        beam_size: int | None = None,
         prefix: str = "",
-        required: Sequence[str] = (),
-        forbidden: Sequence[str] = (),
-    ) -> str:
-        """Translate a text, keeping its layout. A beam size of 1 is greedy search.
+        require: str | Texts = (),
+        forbid: str | Texts = (),
+        split: bool = True,
+        details: bool = False,
+        alternatives: int = 0,
+        progress: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Translate a text, or a list of texts in batches; the layout of paragraphs is kept.
 
-        The translation begins with `prefix`, contains the `required` words and none of the `forbidden` ones.
+            translator.translate("See you soon.")
+            translator.translate(["See you soon.", "Good morning."], beam_size=8)
+            translator.translate("See you soon.", nbest=3)
+            translator.translate("See you soon.", temperature=0.8, top_p=0.9, seed=1)
+            translator.translate("See you soon.", details=True).sentences
+
+        The translation begins with `prefix`, contains the words in `require` and none of the texts in `forbid`. Texts
+        are split into sentences, which are translated one by one; without `split`, each line is translated as it is.
+        `options` are fields of `DecodeConfig`, such as `beam_size`, `length_penalty` or `temperature`; all others are
+        those of the model's recipe (`translator.decode`).
+
+        The result is the translation, or a list of translations, best first, if `nbest` is given. With `details` it is
+        a `TranslatedText` with scores and token probabilities, and with the `alternatives` most probable tokens of each
+        step. A list of texts gives a list of results. `progress` is called with the number of finished sentences.
         """
+        decode = self.decode.with_options(options, self.translate)
+        several = options.get("nbest") is not None
         constraints = None
-        if prefix or required or forbidden:
+        if prefix or require or forbid:
+            required, forbidden = ([words] if isinstance(words, str) else words for words in (require, forbid))
             tokenizer = self.target_tokenizer
             constraints = make_constraints(tokenizer, prefix=prefix, required=required, forbidden=forbidden)
-        return self.translate_batch([text], self.search(beam_size).only_best(), constraints=constraints)[0].text
+        found = self.translate_batch(
+            [text] if isinstance(text, str) else list(text),
+            decode if several else decode.only_best(),
+            progress,
+            constraints=constraints,
+            alternatives=alternatives,
+            split=split,
+        )
+        if details:
+            return found[0] if isinstance(text, str) else found
+        results = [list(one.texts) if several else one.texts[0] for one in found]
+        return results[0] if isinstance(text, str) else results
 
     def translate_batch(
         self,
@@ -286,19 +297,19 @@ class Translator(Pipeline):
         seed_offsets: Sequence[int] | None = None,
         split: bool = True,
     ) -> list[TranslatedText]:
-        """Translate texts sentence by sentence. `progress` is called with the number of finished sentences.
+        """What `translate` is built on: with all decoding settings and constraints as objects.
 
         `seed_offsets` are those of each text's first sentence, for sampling (see `LineTranslator.translate`). Without
         `split`, every line is translated as it is, as one sentence.
         """
-        splits = [split_text(text, split) for text in texts]
+        splits = [(text, split_text(text, split)) for text in texts]
         if constraints is not None and (constraints.prefix or constraints.required):
-            _check_single_sentences(splits)
-        sentences = [sentence for split in splits for sentence in split.sentences]
+            _check_single_sentences([one for _, one in splits])
+        sentences = [sentence for _, one in splits for sentence in one.sentences]
         offsets = None
         if seed_offsets is not None:
             pairs = zip(seed_offsets, splits, strict=True)
-            offsets = [first + index for first, split in pairs for index in range(len(split.sentences))]
+            offsets = [first + index for first, (_, one) in pairs for index in range(len(one.sentences))]
         found = iter(
             self.translate_sentences(
                 sentences,
@@ -309,10 +320,7 @@ class Translator(Pipeline):
                 seed_offsets=offsets,
             )
         )
-        return [
-            TranslatedText(text, tuple((sentence, tuple(next(found))) for sentence in split.sentences), split)
-            for text, split in zip(texts, splits, strict=True)
-        ]
+        return [_translated_text(text, split, [next(found) for _ in split.sentences]) for text, split in splits]
 
     def translate_sentences(
         self,
@@ -377,14 +385,14 @@ def translation_search(decode: DecodeConfig) -> DecodeConfig:
 
 def split_text(text: str, split: bool = True) -> SplitText:
     """The sentences that a text is translated as; without `split`, its lines, except blank ones."""
-    if split:
-        return split_sentences(text, max_characters=MAX_CHARACTERS)
-    segments, done = [], 0
-    for line in re.finditer(r"[^\r\n]+", text):
-        if line[0].strip():
-            segments.append(Segment(text[done : line.start()], line[0]))
-            done = line.end()
-    return SplitText(tuple(segments), text[done:])
+    return split_sentences(text, max_characters=MAX_CHARACTERS) if split else split_lines(text)
+
+
+def _translated_text(source: str, split: SplitText, found: Sequence[Sequence[Translation]]) -> TranslatedText:
+    count = max(map(len, found), default=1)
+    texts = (split.join([each[min(rank, len(each) - 1)].text for each in found]) for rank in range(count))
+    pairs = zip(split.sentences, found, strict=True)
+    return TranslatedText(source, tuple(texts), tuple((sentence, tuple(each)) for sentence, each in pairs))
 
 
 def _check_single_sentences(splits: Sequence[SplitText]) -> None:
