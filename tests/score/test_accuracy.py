@@ -54,8 +54,8 @@ def test_precision_and_f1_of_each_class() -> None:
 
 
 def test_unknown_classes_are_counted() -> None:
-    score = score_accuracy([0, 1, 0], [0, 2, 2], CLASSES, known=2)
-    assert score.describe_items("words") == "3 words, 2 of them with labels that the model does not have"
+    score = score_accuracy([0, 1, 0], [0, 2, 2], CLASSES, known=2, unit="words")
+    assert score.describe_items() == "3 words, 2 of them with labels that the model does not have"
 
 
 def test_score_as_text() -> None:

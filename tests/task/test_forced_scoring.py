@@ -60,6 +60,8 @@ def test_lines_of_a_text(tmp_path: Path) -> None:
 
 def test_perplexity_is_that_of_a_token() -> None:
     assert ForcedScore(None, "ab", ("a", "b"), (math.log(0.5), math.log(0.125))).perplexity == pytest.approx(4)
+    impossible = ForcedScore(None, "a", ("a",), (-1000.0,))
+    assert (impossible.perplexity, impossible.record()["perplexity"]) == (math.inf, None)
 
 
 def test_empty_file_is_refused(tmp_path: Path) -> None:

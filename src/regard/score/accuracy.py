@@ -31,6 +31,8 @@ class AccuracyScore:
     """Classes that the model does not have. Their items count as errors, but not in the loss."""
     predicted_by_class: dict[str, int] = field(default_factory=dict)
     """How many items were classified as each class, for the classes that occur or were predicted."""
+    unit: str = "items"
+    """What an item is: texts, words or images."""
 
     @property
     def items(self) -> int:
@@ -94,11 +96,11 @@ class AccuracyScore:
         name, lowest = min(self.recall.items(), key=lambda item: item[1])
         return f"{text}; lowest recall {lowest:.1f} % for {name!r}"
 
-    def describe_items(self, unit: str) -> str:
-        """How many items there are, and how many of them the model cannot get right. `unit` is their name."""
+    def describe_items(self) -> str:
+        """How many items there are, and how many of them the model cannot get right."""
         unknown = sum(self.items_by_class[name] for name in self.unknown_classes)
         lost = f", {unknown:,} of them with labels that the model does not have" if unknown else ""
-        return f"{self.items:,} {unit}{lost}"
+        return f"{self.items:,} {self.unit}{lost}"
 
     def __repr__(self) -> str:
         return f"AccuracyScore({self})"
@@ -127,10 +129,11 @@ def score_accuracy(
     nats: float = 0.0,
     *,
     known: int | None = None,
+    unit: str = "items",
 ) -> AccuracyScore:
     """The score of a test set: the predicted class numbers and the true ones.
 
-    The model has the first `known` classes, by default all of them.
+    The model has the first `known` classes, by default all of them. `unit` says what an item is.
     """
     predictions, truth = list(predicted), list(labels)
     if len(predictions) != len(truth):
@@ -150,6 +153,7 @@ def score_accuracy(
         nats,
         [classes[number] for number in sorted(items) if known is not None and number >= known],
         {classes[number]: predicted_items[number] for number in sorted(items | predicted_items)},
+        unit,
     )
 
 

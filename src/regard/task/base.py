@@ -271,9 +271,10 @@ def check_labels(source: DataSource, found: Iterable[str], known: Sequence[str])
     """Refuse test data none of whose labels the model has: it was made for another model, or is read in a wrong way."""
     labels = sorted(set(found))
     if labels and not set(labels) & set(known):
+        keys = [f"data.{key}" for key in ("columns", "keys", "format") if key in type(source).model_fields]
+        advice = f" If these are not the labels, set {' or '.join(keys)}." if keys else ""
         raise UserError(
-            f"{source.location}: the model has none of its labels ({listed(labels)}); it has {listed(known)}. Check "
-            "that the file is read as it is meant to be."
+            f"{source.location}: the model has none of its labels ({listed(labels)}); it has {listed(known)}.{advice}"
         )
 
 

@@ -59,7 +59,7 @@ def evaluate(
     assert not isinstance(model, Pipeline) or isinstance(model, Translator)
     if data is not None:
         refuse_both(test)
-        sets = [TextTestSet.read(CorpusConfig(path=str(data), **settings or {}))]
+        sets = [TextTestSet.given(CorpusConfig(path=str(data), **settings or {}))]
     else:
         sets = recipe_test_sets(_name_of(model), test)
     scores: dict[str, Score] = {}

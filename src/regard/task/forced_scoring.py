@@ -24,6 +24,7 @@ from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 
 CHUNK_LINES = 4000
 """Lines that are sorted by length at a time."""
+_MAX_EXPONENT = 709  # exp of more overflows a float
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ class ForcedScore:
     @property
     def perplexity(self) -> float:
         """exp(−logprob / tokens); not a number if no token is predicted."""
-        return math.exp(-self.logprob / len(self.token_logprobs)) if self.token_logprobs else math.nan
+        if not self.token_logprobs:
+            return math.nan
+        loss = -self.logprob / len(self.token_logprobs)
+        return math.exp(loss) if loss < _MAX_EXPONENT else math.inf
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
@@ -52,7 +56,7 @@ class ForcedScore:
         pairs = zip(self.tokens, self.token_logprobs, strict=True)
         return texts | {
             "logprob": round(self.logprob, 4),
-            "perplexity": round(self.perplexity, 4) if self.tokens else None,
+            "perplexity": round(self.perplexity, 4) if math.isfinite(self.perplexity) else None,
             "tokens": [{"text": text, "logprob": round(logprob, 4)} for text, logprob in pairs],
         }
 

@@ -130,7 +130,7 @@ def score(
         command.score_given(given)
         return
     with report_errors_once():
-        tests = recipe_test_sets(model, test) if given is None else [TextTestSet.read(given)]
+        tests = recipe_test_sets(model, test) if given is None else [TextTestSet.given(given)]
         tests = [one.updated(split, tokenized=tokenized, lowercase=lowercase) for one in tests]
         command.check_shards(tests)
     models = [model] if against is None else [model, against]

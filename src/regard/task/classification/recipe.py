@@ -111,10 +111,7 @@ class ClassificationRecipe(Recipe):
         )
 
     def describe_score(self, score: AccuracyScore) -> str:
-        return score.describe_items(self.counted_unit)
-
-    def score_settings(self) -> dict[str, Any]:
-        return {"unit": self.counted_unit}
+        return score.describe_items()
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:

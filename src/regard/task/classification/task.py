@@ -210,6 +210,7 @@ class ClassificationTask:
             labels,
             sum(rank_nats for _, _, rank_nats in gathered_scores),
             known=len(known),
+            unit=self.recipe.counted_unit,
         )
 
     def metadata(self) -> dict[str, Any]:

@@ -150,6 +150,7 @@ class ImageClassificationTask:
             dataset.classes,
             sum(rank_nats for _, _, rank_nats in gathered_scores),
             known=len(self.model.config.labels),
+            unit=self.recipe.counted_unit,
         )
 
     def test(self, log: LogFn) -> dict[str, Score]:

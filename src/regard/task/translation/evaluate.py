@@ -39,11 +39,15 @@ class TextTestSet:
     """Whether lines are split into sentences before they are translated."""
 
     @classmethod
-    def read(cls, corpus: CorpusConfig, score: ScoreConfig | None = None, name: str = GIVEN) -> "TextTestSet":
-        """Read a test set from files: a user's own, unless it is one of a recipe, with another name."""
+    def read(cls, corpus: CorpusConfig, score: ScoreConfig, name: str) -> "TextTestSet":
+        """Read a test set of a recipe."""
         pairs = list(Corpus(name, (corpus,)).read())
-        sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-        return cls(name, sources, references, score or ScoreConfig(), split=name == GIVEN)
+        return cls(name, [pair.source for pair in pairs], [pair.target for pair in pairs], score)
+
+    @classmethod
+    def given(cls, corpus: CorpusConfig) -> "TextTestSet":
+        """Read a user's own files, whose lines are split into sentences."""
+        return replace(cls.read(corpus, ScoreConfig(), GIVEN), split=True)
 
     def updated(self, split: bool | None, *, tokenized: bool, lowercase: bool) -> "TextTestSet":
         """With another choice of splitting, if there is one, and compared as tokenized or lowercased text if asked."""
