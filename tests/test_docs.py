@@ -25,7 +25,7 @@ def test_config_in_the_scaling_page_is_the_slides_model(monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(ROOT / "scripts")
     from doc_figures.slide import slide_model
 
-    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "scaling.md").read_text(encoding="utf-8")
     text = page.split("```json\n")[1].split("```")[0]
     assert read_config(json.loads(text)).plain() == slide_model().plain()
 

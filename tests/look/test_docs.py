@@ -1,11 +1,11 @@
-"""The code in docs/look.md runs."""
+"""The code in docs/guides/look.md runs."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "look.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "look.md"
 
 
 def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
