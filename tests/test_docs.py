@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import cli_docs
 
 from regard.model import read_config
 
@@ -19,6 +20,10 @@ def test_tables_and_figures_are_up_to_date() -> None:
         [sys.executable, ROOT / "scripts" / "update_docs.py", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_command_line_reference_is_up_to_date() -> None:
+    assert cli_docs.PAGE.read_text(encoding="utf-8") == cli_docs.render(), "run `python scripts/cli_docs.py`"
 
 
 def test_config_in_the_scaling_page_is_the_slides_model(monkeypatch: pytest.MonkeyPatch) -> None:

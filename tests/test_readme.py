@@ -5,9 +5,9 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from regard.cli import app
 from regard.task.registry import read_values
@@ -42,17 +42,25 @@ def test_docs_contain_commands() -> None:
     assert regard_commands()
 
 
-@pytest.mark.parametrize(("page", "line"), regard_commands())
-def test_every_command_in_the_docs_parses(page: str, line: str) -> None:
-    """Commands are parsed with their options, but not run."""
-    args = shlex.split(line, comments=True)[1:]
-    command: click.Command = typer.main.get_command(app)
-    context = click.Context(command, info_name="regard")
-    while isinstance(command, click.Group):
+def parse(line: str) -> None:
+    """Parse a command with its options, without running it."""
+    command, args = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
+    context = typer.Context(command, info_name="regard")
+    while isinstance(command, TyperGroup):
         _, subcommand, args = command.resolve_command(context, args)
         assert subcommand is not None
-        command = subcommand
-        context = command.make_context(command.name, list(args), parent=context)
+        command, context = subcommand, subcommand.make_context(subcommand.name, list(args), parent=context)
+
+
+@pytest.mark.parametrize(("page", "line"), regard_commands())
+def test_every_command_in_the_docs_parses(page: str, line: str) -> None:
+    parse(line)
+
+
+@pytest.mark.parametrize("line", ["regard trian quick", "regard train quick --steps 5", "regard train"])
+def test_a_wrong_command_does_not_parse(line: str) -> None:
+    with pytest.raises(typer.TyperException):
+        parse(line)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
