@@ -15,17 +15,18 @@ copyright = author
 
 extensions = ["myst_parser"]
 exclude_patterns = ["_static"]
-nitpicky = True
+smartquotes = False  # --data is an option, not a dash
 myst_heading_anchors = 4  # links to headings are those of GitHub: #fine-tuning
 
 html_theme = "furo"
 html_title = "regard"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_logo = html_favicon = "_static/logo.svg"
 html_copy_source = False
+html_show_search_summary = False  # a browser does not let a page on the disk read others to quote them
 html_show_sphinx = False
 html_theme_options = {
-    "sidebar_hide_name": False,
-    "light_css_variables": {"color-brand-primary": "#1d5f8a", "color-brand-content": "#1d5f8a"},
-    "dark_css_variables": {"color-brand-primary": "#8cc4ea", "color-brand-content": "#8cc4ea"},
+    "light_css_variables": {"color-brand-primary": "#1f5fae", "color-brand-content": "#1f5fae"},
+    "dark_css_variables": {"color-brand-primary": "#8ab8f0", "color-brand-content": "#8ab8f0"},
 }
