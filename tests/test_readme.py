@@ -1,4 +1,4 @@
-"""The README's code runs, and commands, recipes, make targets and links in the docs are valid."""
+"""The code of the README and of a guide runs, and commands, recipes, make targets and links in the docs are valid."""
 
 import re
 import shlex
@@ -14,7 +14,8 @@ from regard.cli import app
 from regard.task.registry import read_values
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -23,17 +24,35 @@ def blocks(page: Path, language: str) -> list[str]:
     return [textwrap.dedent(text) for _, text in found]
 
 
-def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+MODELS = ROOT / "docs" / "guides" / "models.md"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", MODELS], ids=lambda page: page.name)
+def test_python_code_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
-    code = "\n".join(blocks(ROOT / "README.md", "python"))
-    exec(compile(code, "README.md", "exec"), {})
-    assert (tmp_path / "my-model" / "run.json").is_file()
-    assert re.fullmatch(r"\d+% of the pairs .*\n", capsys.readouterr().out)
+    code = "\n".join(blocks(page, "python"))
+    assert code
+    exec(compile(code, page.name, "exec"), {"__name__": "page"})
+    if page == MODELS:
+        assert (tmp_path / "my-model" / "run.json").is_file()
+        assert re.fullmatch(r"\d+% of the pairs .*\n", capsys.readouterr().out)
 
 
-def test_readme_model_has_at_most_ten_lines() -> None:
-    first = blocks(ROOT / "README.md", "python")[0]
+def test_first_model_of_the_guide_has_at_most_ten_lines() -> None:
+    first = blocks(MODELS, "python")[0]
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
+
+
+def test_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_readme_links_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in DOCS:
+        assert f"({page.relative_to(ROOT).as_posix()}" in readme
 
 
 def regard_commands() -> list[tuple[str, str]]:
@@ -47,7 +66,7 @@ def test_docs_contain_commands() -> None:
 
 def parse(line: str) -> None:
     """Parse a command with its options, without running it."""
-    command, args = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
+    command, (_, *args) = typer.main.get_command(app), shlex.split(line.partition(" > ")[0], comments=True)
     context = typer.Context(command, info_name="regard")
     while isinstance(command, TyperGroup):
         _, subcommand, args = command.resolve_command(context, args)
