@@ -5,9 +5,11 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from scripts import cli_docs
 
 from regard.model import read_config
@@ -41,3 +43,17 @@ def test_every_name_in_the_glossary_can_be_imported() -> None:
     assert len(names) > 50
     for name in sorted(names):
         assert pkgutil.resolve_name(name) is not None
+
+
+def test_citation_is_valid_and_names_the_current_version() -> None:
+    """The required keys of the Citation File Format 1.2.0, and no others than it has."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert set(citation) - {"cff-version", "message", "title", "authors"} <= {
+        *("type", "abstract", "version", "license", "keywords", "date-released", "url", "repository-code", "doi"),
+    }
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert citation["authors"] == project["authors"]
