@@ -54,10 +54,9 @@ def render() -> str:
 
 def _commands(command: Any, context: typer.Context) -> Iterator[tuple[str, Any, typer.Context]]:
     """Every command that can be run, in the order of `regard --help`, with its full name."""
-    if not isinstance(command, TyperGroup):
+    if not isinstance(command, TyperGroup) or command.invoke_without_command:
         yield context.command_path, command, context
-        return
-    for name in command.list_commands(context):
+    for name in command.list_commands(context) if isinstance(command, TyperGroup) else ():
         child = command.get_command(context, name)
         if child is not None and not child.hidden:
             yield from _commands(child, typer.Context(child, info_name=name, parent=context))

@@ -68,7 +68,7 @@ def parse(line: str) -> None:
     """Parse a command with its options, without running it."""
     command, (_, *args) = typer.main.get_command(app), shlex.split(line.partition(" > ")[0], comments=True)
     context = typer.Context(command, info_name="regard")
-    while isinstance(command, TyperGroup):
+    while isinstance(command, TyperGroup) and (args or not command.invoke_without_command):
         _, subcommand, args = command.resolve_command(context, args)
         assert subcommand is not None
         command, context = subcommand, subcommand.make_context(subcommand.name, list(args), parent=context)
