@@ -22,6 +22,8 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 from tests.interop.huggingface.texts import ENGLISH
 from tests.task.small import command
 
+pytestmark = pytest.mark.start_early(11)
+
 TUTORIALS = sorted((Path(__file__).parent.parent / "docs" / "tutorials").glob("*.md"))
 MAX_LINES = 40
 """Longer samples are cut to this many lines."""
