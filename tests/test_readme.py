@@ -4,6 +4,7 @@ import re
 import shlex
 import textwrap
 import tomllib
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,14 @@ def test_docs_contain_commands() -> None:
 
 def parse(line: str) -> None:
     """Parse a command with its options, without running it."""
-    command, (_, *args) = typer.main.get_command(app), shlex.split(line.partition(" > ")[0], comments=True)
+    args = list(takewhile(lambda part: part not in ("<", ">", "|"), shlex.split(line, comments=True)[1:]))
+    command = typer.main.get_command(app)
     context = typer.Context(command, info_name="regard")
     while isinstance(command, TyperGroup) and (args or not command.invoke_without_command):
         _, subcommand, args = command.resolve_command(context, args)
         assert subcommand is not None
         command, context = subcommand, subcommand.make_context(subcommand.name, list(args), parent=context)
+    assert context.parent is not None
 
 
 @pytest.mark.parametrize(("page", "line"), regard_commands())
