@@ -1,5 +1,6 @@
 # make demo: create .venv, install regard into it, translate with the model that ships and train another.
 # make test: the same environment with the tools for tests, then every check.
+# make docs: the documentation as a site in build/site, which a browser opens without a server.
 # make page: build the page from web/ into the package (needs Node and npm).
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Tests start hundreds of small processes: what Python has compiled once is kept for the next.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test lint bench page tools chromium clean
+.PHONY: demo test lint bench docs page tools chromium clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -27,6 +28,10 @@ lint: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/attention.py
+
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/site
+	@echo "Open build/site/index.html in a browser."
 
 page: web/node_modules/installed
 	cd web && npm run --silent check && npm run --silent build
@@ -53,6 +58,10 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[dev]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[docs]'
+	@touch $@
 
 web/node_modules/installed: web/package.json web/package-lock.json
 	cd web && npm ci --silent --ignore-scripts --no-audit --no-fund

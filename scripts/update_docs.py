@@ -1,4 +1,4 @@
-"""Regenerate the tables and figures of README.md and docs/*.md from the files under benchmarks/results.
+"""Regenerate the tables and figures of README.md and docs/ from the files under benchmarks/results.
 
     python scripts/update_docs.py            rewrite the text between the markers
     python scripts/update_docs.py --check    change nothing; exit with code 1 if a page is out of date
@@ -35,7 +35,7 @@ def main() -> int:
 
 def pages() -> list[Path]:
     """Every page that may hold generated figures."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-from scripts import config_docs
+import yaml
+from scripts import cli_docs, config_docs
 
 from regard.model import read_config
 
@@ -22,11 +24,15 @@ def test_tables_and_figures_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_command_line_reference_is_up_to_date() -> None:
+    assert cli_docs.PAGE.read_text(encoding="utf-8") == cli_docs.render(), "run `python scripts/cli_docs.py`"
+
+
 def test_config_in_the_scaling_page_is_the_slides_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     from doc_figures.slide import slide_model
 
-    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "scaling.md").read_text(encoding="utf-8")
     text = page.split("```json\n")[1].split("```")[0]
     assert read_config(json.loads(text)).plain() == slide_model().plain()
 
@@ -64,3 +70,17 @@ def test_links_in_the_configuration_page_have_a_heading() -> None:
     links = set(re.findall(r"\]\(#([^)]+)\)", page))
     assert len(links) > 40
     assert links <= anchors
+
+
+def test_citation_is_valid_and_names_the_current_version() -> None:
+    """The required keys of the Citation File Format 1.2.0, and no others than it has."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert set(citation) - {"cff-version", "message", "title", "authors"} <= {
+        *("type", "abstract", "version", "license", "keywords", "date-released", "url", "repository-code", "doi"),
+    }
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert citation["authors"] == project["authors"]

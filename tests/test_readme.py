@@ -1,37 +1,59 @@
-"""The README's code runs, and commands, recipes, make targets and links in the docs are valid."""
+"""The code of the README and of a guide runs, and commands, recipes, make targets and links in the docs are valid."""
 
 import re
 import shlex
+import textwrap
 import tomllib
 from itertools import takewhile
 from pathlib import Path
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from regard.cli import app
 from regard.task.registry import read_values
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """The code blocks of a page in this language, also those inside of lists."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(text) for _, text in found]
 
 
-def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+MODELS = ROOT / "docs" / "guides" / "models.md"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", MODELS], ids=lambda page: page.name)
+def test_python_code_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
-    code = "\n".join(blocks(ROOT / "README.md", "python"))
-    exec(compile(code, "README.md", "exec"), {})
-    assert (tmp_path / "my-model" / "run.json").is_file()
-    assert re.fullmatch(r"\d+% of the pairs .*\n", capsys.readouterr().out)
+    code = "\n".join(blocks(page, "python"))
+    assert code
+    exec(compile(code, page.name, "exec"), {"__name__": "page"})
+    if page == MODELS:
+        assert (tmp_path / "my-model" / "run.json").is_file()
+        assert re.fullmatch(r"\d+% of the pairs .*\n", capsys.readouterr().out)
 
 
-def test_readme_model_has_at_most_ten_lines() -> None:
-    first = blocks(ROOT / "README.md", "python")[0]
+def test_first_model_of_the_guide_has_at_most_ten_lines() -> None:
+    first = blocks(MODELS, "python")[0]
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
+
+
+def test_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_readme_links_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in DOCS:
+        assert f"({page.relative_to(ROOT).as_posix()}" in readme
 
 
 def regard_commands() -> list[tuple[str, str]]:
@@ -43,17 +65,27 @@ def test_docs_contain_commands() -> None:
     assert regard_commands()
 
 
-@pytest.mark.parametrize(("page", "line"), regard_commands())
-def test_every_command_in_the_docs_parses(page: str, line: str) -> None:
-    """Commands are parsed with their options, but not run."""
+def parse(line: str) -> None:
+    """Parse a command with its options, without running it."""
     args = list(takewhile(lambda part: part not in ("<", ">", "|"), shlex.split(line, comments=True)[1:]))
-    command: click.Command = typer.main.get_command(app)
-    context = click.Context(command, info_name="regard")
-    while isinstance(command, click.Group):
+    command = typer.main.get_command(app)
+    context = typer.Context(command, info_name="regard")
+    while isinstance(command, TyperGroup) and (args or not command.invoke_without_command):
         _, subcommand, args = command.resolve_command(context, args)
         assert subcommand is not None
-        command = subcommand
-        context = command.make_context(command.name, list(args), parent=context)
+        command, context = subcommand, subcommand.make_context(subcommand.name, list(args), parent=context)
+    assert context.parent is not None
+
+
+@pytest.mark.parametrize(("page", "line"), regard_commands())
+def test_every_command_in_the_docs_parses(page: str, line: str) -> None:
+    parse(line)
+
+
+@pytest.mark.parametrize("line", ["regard trian quick", "regard train quick --steps 5", "regard train"])
+def test_a_wrong_command_does_not_parse(line: str) -> None:
+    with pytest.raises(typer.TyperException):
+        parse(line)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -63,7 +95,7 @@ def test_every_recipe_in_the_docs_is_valid(page: Path) -> None:
 
 
 def test_docs_contain_a_recipe() -> None:
-    assert blocks(ROOT / "docs" / "training.md", "toml")
+    assert blocks(ROOT / "docs" / "guides" / "training.md", "toml")
 
 
 def make_targets() -> set[str]:

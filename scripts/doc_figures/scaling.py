@@ -1,4 +1,4 @@
-"""Tables and figures of docs/scaling.md: most are computed by `regard.cost`, some quote measured results."""
+"""Tables and figures of docs/guides/scaling.md: most are computed by `regard.cost`, some quote measured results."""
 
 from collections.abc import Iterator
 

@@ -1,11 +1,13 @@
-"""The code in docs/look.md runs."""
+"""The code in docs/guides/look.md runs."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "look.md"
+from regard.look.schema import BeamNode, GeneratedToken, Token, Trace
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "look.md"
 
 
 def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +23,9 @@ def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         names["translator"] = names["model"]
     assert (tmp_path / "cat.safetensors").is_file()
     assert names["trace"].output == "Kedi fareyi yedi."  # type: ignore[attr-defined]
+
+
+def test_every_field_of_the_header_is_documented() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("### Fields of the header")[1].split("###")[0]
+    for message in (Trace, Token, GeneratedToken, BeamNode):
+        assert set(message.model_fields) - {"format", "version", "id"} <= set(re.findall(r"`(\w+)`", section))

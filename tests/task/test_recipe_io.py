@@ -254,6 +254,14 @@ def test_init_from_keeps_the_name_of_a_pretrained_model(tmp_path: Path) -> None:
     assert read_recipe(write_recipe_file(tmp_path / "small.toml", DATA, "init_from=en-tr")).init_from == "en-tr"
 
 
+def test_init_from_keeps_that_name_in_a_recipe_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_recipe_file(tmp_path / "small.toml", DATA, "init_from=en-tr")
+    monkeypatch.chdir(tmp_path)
+    assert read_recipe("small.toml").init_from == "en-tr"
+
+
 def test_paths_inside_a_dataset_are_unchanged(tmp_path: Path) -> None:
     path = write_recipe_file(
         tmp_path / "small.toml", {"train": [{"dataset": "tatoeba-en-tr-small", "path": "train.tsv.gz"}]}

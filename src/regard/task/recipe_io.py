@@ -283,8 +283,9 @@ def _absolute(value: Any, key: str, folder: Path) -> Any:
         return value if "dataset" in value else {name: _absolute(item, name, folder) for name, item in value.items()}
     names_path = key in ("path", "source", "target", "labels") or (key == "init_from" and "/" in str(value).rstrip("/"))
     # In init_from, a name without a slash may be a folder here (or one of its checkpoints), or a pretrained model.
+    folder = folder.absolute()  # "./en-tr" would be the name of a pretrained model again
     if isinstance(value, str) and (names_path or (key == "init_from" and find_model(folder / value).exists())):
-        return str((folder / value).absolute())
+        return str(folder / value)
     return value
 
 

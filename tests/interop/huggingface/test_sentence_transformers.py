@@ -146,7 +146,7 @@ def test_unsupported_folder_is_refused_and_nothing_is_written(corrupt, message, 
 
 
 def test_benchmark_results_of_a_real_model_equal_transformers():
-    """The results of benchmarks/quality/minilm.py that docs/interop.md quotes."""
+    """The results of benchmarks/quality/minilm.py that docs/guides/interop.md quotes."""
     results = Path(__file__).parents[3] / "benchmarks" / "results" / "minilm.json"
     for case in json.loads(results.read_text(encoding="utf-8"))["cases"]:
         assert case["ids_equal"]
