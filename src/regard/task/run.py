@@ -14,7 +14,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ import torch
 from regard.config import ConfigError
 from regard.cost import (
     Cost,
+    Precision,
     TrainingSetup,
     check_model_fits,
     detect_hardware,
@@ -43,6 +44,7 @@ from regard.task.recipe_io import read_recipe
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import check_shard_size
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import TrainResult
 from regard.train.task import Score, Task
 from regard.train.trainer import Callback, Trainer
@@ -74,6 +76,7 @@ def train(
     callback = callback if callback is not None and process_group.is_rank0 else Callback()
     check_shard_size(recipe.train.parallel, process_group.size)
     device = torch.device(device)
+    recipe = _with_precision(recipe, folder, device)
     if not (folder / "run.json").is_file():
         _check_memory(recipe, device, process_group.size)
     with contextlib.ExitStack() as stack:
@@ -172,6 +175,16 @@ def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes
     return recipe.model_copy(update={"train": train})
 
 
+def _with_precision(recipe: Recipe, folder: Path, device: torch.device) -> Recipe:
+    """The recipe with its precision decided: that of the run in the folder, if there is one, or that of the device."""
+    if recipe.train.precision != "auto":
+        return recipe
+    saved = folder / "recipe.toml"
+    asked = read_recipe(saved).train.precision if saved.is_file() else "auto"
+    changes = {"precision": resolve_precision(asked, device)}
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
+
+
 def _ignored_without_validation(config: TrainConfig) -> list[str]:
     """What happens to settings that need validation data."""
     ignored = []
@@ -202,7 +215,7 @@ def _training_setup(recipe: Recipe, processes: int, device: Literal["cpu", "cuda
     config = recipe.train
     sharded = processes > 1 and config.parallel.kind == "fsdp"
     return TrainingSetup(
-        config.precision,
+        _precision(config, device),
         config.optimizer.kind,
         device=device,
         processes=processes,
@@ -211,9 +224,18 @@ def _training_setup(recipe: Recipe, processes: int, device: Literal["cpu", "cuda
     )
 
 
-def expected_cost(recipe: Recipe) -> Cost:
-    """The cost of a run, estimated from the recipe before the data has been read."""
-    return estimate(recipe.expected_model_config, recipe.expected_workload(), _training_setup(recipe, processes=1))
+def _precision(config: TrainConfig, device: Literal["cpu", "cuda"]) -> Precision:
+    """The precision on any GPU or CPU of today."""
+    if config.precision == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    return config.precision
+
+
+def expected_cost(recipe: Recipe, device: Literal["cpu", "cuda"] = "cuda") -> Cost:
+    """The cost of a run, estimated from the recipe before the data has been read; `device` decides its precision if
+    the recipe does not."""
+    setup = replace(_training_setup(recipe, processes=1), precision=_precision(recipe.train, device))
+    return estimate(recipe.expected_model_config, recipe.expected_workload(), setup)
 
 
 def log_cost(recipe: Recipe, task: Task[Any], device: torch.device, callback: Callback) -> Cost:
