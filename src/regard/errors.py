@@ -5,6 +5,14 @@ what was found, where, and what to do. Commands print it and exit with code 2; t
 `ValueError`, so that code which uses regard as a library catches what it would expect to catch.
 """
 
+from collections.abc import Sequence
+
 
 class UserError(ValueError):
     """Something given to regard is wrong; the message says what, where and what to do."""
+
+
+def listed(names: Sequence[str], limit: int = 8) -> str:
+    """The first names as a list for messages."""
+    shown = ", ".join(repr(name) for name in names[:limit]) or "none"
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

@@ -12,9 +12,8 @@ from pydantic import model_validator
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
-from regard.data.labels.labeled_texts import listed
 from regard.data.source import DataSource
-from regard.errors import UserError
+from regard.errors import UserError, listed
 from regard.model import AnyModelConfig
 from regard.task.expect import ExpectConfig
 from regard.task.init_from import check_fits, has_model, initial_settings, merge_settings, tokenizer_settings
