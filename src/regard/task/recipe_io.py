@@ -60,7 +60,7 @@ def read_recipe(
 
     With `pairs`, or with a user's own file or folder as `data`, it trains on these instead of its own data; if
     possible, some of it is used for validation. The [expect] table is then dropped, as it is after any override that
-    changes the result.
+    changes the result. If `train.steps` becomes so small that the warmup does not fit, it is shortened in proportion.
     """
     values, where = _read_values(name)
     values = {"name": recipe_name(name), **values}
@@ -74,10 +74,14 @@ def read_recipe(
         recipe_class = get_task(task_of(values), where).recipe_class()
         config = recipe_class.user_data_config(str(data.absolute()), values.get("data", {}))
         values = _with_data(values, config, str(data))
+    before = values
     for override in overrides:
         values = apply_override(values, override)
         if not override.startswith(_HARMLESS):
             values.pop("expect", None)
+    changed = {override.partition("=")[0].strip() for override in overrides}
+    if "train.steps" in changed and not any(key.startswith("train.schedule") for key in changed):
+        values = _with_fitting_warmup(values, before)
     return read_values(values, where)
 
 
@@ -125,6 +129,17 @@ def _with_following_schedule(values: dict[str, Any]) -> dict[str, Any]:
         return values
     schedule = {key: value for key, value in schedule.items() if key != "steps"}
     return {**values, "train": {**train, "schedule": schedule}}
+
+
+def _with_fitting_warmup(values: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """The values with a warmup that is shortened as the number of steps was, if it is no shorter than that."""
+    schedule: dict[str, Any] = _table_at(values, ["train", "schedule"])
+    old: Any = _table_at(before, ["train"]).get("steps")
+    new: Any = _table_at(values, ["train"]).get("steps")
+    warmup: Any = schedule.get("warmup_steps")
+    if not all(type(number) is int and number > 0 for number in (old, new, warmup)) or warmup < new:
+        return values
+    return {**values, "train": {**values["train"], "schedule": {**schedule, "warmup_steps": warmup * new // old}}}
 
 
 def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Train a recipe: from a recipe to a finished run folder.
 
     recipe.toml         the recipe, with every default filled in
-    held-out.jsonl      the pairs held out for validation, if the recipe names none
+    held-out.*          the part of the training data held out for validation, if the recipe names no other data
     tokenizer.json      the tokenizer (and target_tokenizer.json, if the target side has its own)
     metrics.jsonl       metrics, one JSON object per line; tensorboard/ has the same for TensorBoard
     checkpoints/        what an interrupted run resumes from
@@ -103,7 +103,8 @@ def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
     """Train, test, and write the model into its run folder."""
     task, callback, folder = trainer.task, trainer.callback, trainer.folder
     callback.log(f"Training on {task.describe_data()}")
-    ignored = [] if recipe.has_validation else _ignored_without_validation(recipe.train)
+    has_validation = next(iter(task.validation_batches()), None) is not None
+    ignored = [] if has_validation else _ignored_without_validation(recipe.train)
     if ignored:
         callback.log(f"There is no validation data (data.valid), so {' and '.join(ignored)}.")
     cost = log_cost(recipe, task, trainer.device, callback)

@@ -14,8 +14,9 @@ which it begins.
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -94,15 +95,20 @@ class TextCounts:
         return f"{_count(self.documents, 'document')} of {_count(self.characters, 'character')}"
 
 
-def read_texts(config: TextConfig) -> Iterator[str]:
-    """The documents, one at a time. An empty text is an error."""
-    parts: list[str] = []
-    for passage in read_passages(config):
-        if passage.starts_document and parts:
-            yield "".join(parts)
-            parts.clear()
-        parts.append(passage.text)
-    yield "".join(parts)
+def read_texts(config: TextConfig, *, skip: Collection[str] = ()) -> Iterator[str]:
+    """The documents, one at a time, without those whose digest is in `skip`. An empty text is an error."""
+    for passages in _documents(read_passages(config), skip):
+        yield "".join(passage.text for passage in passages)
+
+
+def document_digest(text: str) -> str:
+    """A digest that is the same for documents that differ in letter case and spaces only."""
+    return hashlib.sha256("".join(text.split()).casefold().encode()).hexdigest()
+
+
+def without_documents(passages: Iterable[Passage], skip: Collection[str]) -> Iterator[Passage]:
+    """The passages of the documents whose digest is not in `skip`."""
+    return chain.from_iterable(_documents(passages, skip)) if skip else iter(passages)
 
 
 def read_passages(config: TextConfig, min_length: int = PASSAGE_LENGTH) -> Iterator[Passage]:
@@ -294,6 +300,23 @@ def _bounds(config: TextConfig) -> tuple[int, int]:
     lines = _by_row(files, config) if is_records(files[0]) else _by_file(files)
     total = sum(len(line.text) for line in lines)
     return int(total * config.begin), int(total * config.end)
+
+
+def _documents(passages: Iterable[Passage], skip: Collection[str]) -> Iterator[list[Passage]]:
+    """The passages of each document whose digest is not in `skip`."""
+
+    def is_kept() -> bool:
+        return not skip or document_digest("".join(passage.text for passage in document)) not in skip
+
+    document: list[Passage] = []
+    for passage in passages:
+        if passage.starts_document and document:
+            if is_kept():
+                yield document
+            document = []
+        document.append(passage)
+    if document and is_kept():
+        yield document
 
 
 def _chunks(passages: Iterable[Passage]) -> Iterator[list[Passage]]:

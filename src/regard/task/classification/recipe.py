@@ -16,6 +16,7 @@ from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
+from regard.task.held_out import HELD_OUT, DevSize
 from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
 
 _EXPECTED_LABELS = ("one", "two")
@@ -29,8 +30,12 @@ class TextClassificationDataConfig(Config):
 
     train: tuple[LabeledConfig, ...] = Field(strict=False, min_length=1)
     valid: LabeledConfig | None = None
+    """If not given, some texts are held out of the training data."""
     test: dict[str, LabeledConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
+    dev_size: DevSize = 1000
+    """At most how many texts, and at most a twentieth, are held out of the training data for validation if `valid` is
+    not given. 0 holds nothing out."""
     max_length: int = Field(default=256, ge=3, le=100_000_000)
     """Longer texts are truncated to this many tokens, in training and inference."""
 
@@ -40,8 +45,12 @@ class TokenClassificationDataConfig(Config):
 
     train: tuple[TaggedConfig, ...] = Field(strict=False, min_length=1)
     valid: TaggedConfig | None = None
+    """If not given, some sentences are held out of the training data."""
     test: dict[str, TaggedConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
+    dev_size: DevSize = 1000
+    """At most how many sentences, and at most a twentieth, are held out of the training data for validation if `valid`
+    is not given. 0 holds nothing out."""
     max_length: int = Field(default=256, ge=3, le=100_000_000)
     """Sentences of more tokens are dropped from training."""
 
@@ -54,7 +63,8 @@ class ClassificationRecipe(Recipe):
     """The config of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
     `init_from`, omitted settings are those of that model."""
 
-    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", HELD_OUT)
+    held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
@@ -135,6 +145,9 @@ class TextClassificationRecipe(ClassificationRecipe):
     def sentences(self, part: LabeledConfig) -> Iterator[LabeledText | TaggedSentence]:
         return read_labeled(part)
 
+    def held_out_config(self, path: str) -> LabeledConfig:
+        return LabeledConfig(path=path)
+
 
 class TokenClassificationRecipe(ClassificationRecipe):
     """Everything the training of a model that tags words depends on."""
@@ -152,3 +165,6 @@ class TokenClassificationRecipe(ClassificationRecipe):
 
     def sentences(self, part: TaggedConfig) -> Iterator[LabeledText | TaggedSentence]:
         return read_tagged(part)
+
+    def held_out_config(self, path: str) -> TaggedConfig:
+        return TaggedConfig(path=path)
