@@ -116,6 +116,12 @@ def test_held_out_part_is_scored_again_as_after_training(task: str, tmp_path: Pa
     folder, scores, log = run(task, 100, tmp_path)
     assert list(scores) == ["held-out"]
     assert "held out for validation (data.dev_size)" in log
+    (held_out,) = folder.glob("held-out.*")
+    before = held_out.read_bytes()
+    longer = read_recipe(folder, ["train.steps=4", "train.save_every=1"])
+    extended = train(longer, folder, resume=True)  # refused if the batches are not the same
+    scores = dict(extended.scores)
+    assert held_out.read_bytes() == before
     for path in tmp_path.glob("[!r]*"):
         path.rename(path.with_name(f"moved-{path.name}"))
     assert str(evaluate(folder)["held-out"]) == str(scores["held-out"])

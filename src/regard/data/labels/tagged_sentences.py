@@ -20,9 +20,10 @@ class TaggedConfig(DataSource):
     path: NonEmpty
     """A text file in the `format`; or records with a list of words and a list of tags: a .jsonl or .parquet file, a
     folder of such files, or one written by `datasets.save_to_disk`."""
-    format: Literal["trees", "slashes", "columns"] = "trees"
+    format: Literal["auto", "trees", "slashes", "columns"] = "auto"
     """Trees in Penn bracket format, whose leaves have tags; one sentence per line with a tag after each word, `the/DT
-    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences."""
+    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences. By default, the
+    first line tells which of them it is."""
     columns: TwoColumns | None = None
     """The columns of word and tag, counted from 1, separated by tabs or spaces; by default the first two. In a .parquet
     file those of words and tags, by name or number; by default tokens and tags, or what else they are often called."""
@@ -43,10 +44,8 @@ def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
     check_plain_file(path)
     files = record_files(path) if path.is_dir() else [path]
     check_file(files[0] if files else path)
-    read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
     found = False
-    examples = ((_read_records if is_records(file) else read)(file, config) for file in files)
-    for words, tags in chain.from_iterable(examples):
+    for words, tags in chain.from_iterable(_read(file, config) for file in files):
         found = True
         yield TaggedSentence(words, tags)
     if not found:
@@ -54,6 +53,22 @@ def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
 
 
 _Example = tuple[list[str], list[str]]  # words, tags
+
+
+def _read(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    if is_records(path):
+        return _read_records(path, config)
+    kind = _detect_format(path) if config.format == "auto" else config.format
+    return {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[kind](path, config)
+
+
+def _detect_format(path: Path) -> str:
+    """The format of a file by its first line that is neither blank nor a comment: `(S …`, `the/DT cat/NN`, `the DT`."""
+    fields = next((line.split() for line in read_lines(path) if line.strip() and not line.startswith("#")), ["("])
+    is_word = fields[0] == "(" and len(fields) > 1 and not fields[1].startswith("(")  # with its tag
+    if fields[0].startswith("(") and not is_word:
+        return "trees"
+    return "slashes" if all(0 < field.find("/") < len(field) - 1 for field in fields) else "columns"
 
 
 def _read_trees(path: Path, config: TaggedConfig) -> Iterator[_Example]:
