@@ -23,10 +23,11 @@ from regard.model import SpecialTokensConfig, transformer_base
 from regard.task.translation.prepare import prepare_pairs
 from regard.task.translation.recipe import read_translation_recipe
 from regard.task.translation.task import TranslationTask
+from regard.train.callback import Callback
 from regard.train.loss import cross_entropy
 from regard.train.optimizer import OptimizerConfig
 from regard.train.step import forward_in_precision
-from regard.train.trainer import Callback, Trainer
+from regard.train.trainer import Trainer
 
 STEPS = 300
 TIMED_STEPS = 100

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import config_docs
 
 from regard.model import read_config
 
@@ -36,3 +37,30 @@ def test_every_name_in_the_glossary_can_be_imported() -> None:
     assert len(names) > 50
     for name in sorted(names):
         assert pkgutil.resolve_name(name) is not None
+
+
+def test_training_page_lists_every_environment_variable_that_the_package_uses() -> None:
+    page = next(ROOT.glob("docs/**/training.md")).read_text(encoding="utf-8")
+    table = page.partition("### Environment variables")[2]
+    used = set()
+    for path in (ROOT / "src" / "regard").rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "environ" in line:
+                used |= set(re.findall(r'"([A-Z][A-Z_]+)"', line))
+    assert {"REGARD_CACHE", "REGARD_DATA"} <= used
+    assert not {name for name in used if f"`{name}`" not in table}
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    page = config_docs.PAGE.read_text(encoding="utf-8")
+    assert page == config_docs.render(), "run `python scripts/config_docs.py`"
+
+
+def test_links_in_the_configuration_page_have_a_heading() -> None:
+    page = config_docs.render()
+    anchors = {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", page, re.M)
+    }
+    links = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert len(links) > 40
+    assert links <= anchors

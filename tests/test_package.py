@@ -89,6 +89,8 @@ def test_wheel_installs_in_an_empty_environment_and_runs(wheel: Path, tmp_path: 
     assert run(python, "-W", "error", "-c", code, cwd=tmp_path) == "(1, 2, 11)\n"
     translate = [tmp_path / "environment" / "bin" / "regard", "translate", "en-tr", "The cat ate the mouse."]
     assert run(*translate, cwd=tmp_path) == "Kedi fareyi yedi.\n"
+    settings = [tmp_path / "environment" / "bin" / "regard", "settings", "warmup"]
+    assert "train.schedule.warmup_steps\n" in run(*settings, cwd=tmp_path)  # read from the installed sources
 
 
 def test_constraints_pin_exact_versions() -> None:

@@ -20,7 +20,7 @@ from benchmarks.common import log, write_results
 from regard.data.text.corpus import CorpusConfig
 from regard.fused.cpu_decoder import CpuDecoder, Precision
 from regard.score import score_translations
-from regard.task.evaluate import TextTestSet, recipe_test_sets
+from regard.task.translation.evaluate import TextTestSet, recipe_test_sets
 from regard.task.translation.pipeline import LineTranslator, Translator
 from regard.task.translation.recipe import ScoreConfig
 

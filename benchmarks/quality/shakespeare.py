@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.common import log, write_results
 
-from regard.train.trainer import Callback
+from regard.train.callback import Callback
 
 TARGET_LOSS = 1.4697
 """The validation loss that nanoGPT reports for its own recipe."""
@@ -41,7 +41,7 @@ class ValidationTimer(Callback):
         self.last_step = time.time()
 
     def on_validation_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.curve.append((step, self.last_step - self.start - self.excluded, values["loss"]))
+        self.curve.append((step, self.last_step - self.start - self.excluded, values["nll"]))
         self.excluded += time.time() - self.last_step
 
 

@@ -26,7 +26,7 @@ from benchmarks.common import RESULTS, log, write_results
 
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
-from regard.train.trainer import Callback
+from regard.train.callback import Callback
 
 
 def main() -> int:
@@ -52,14 +52,14 @@ def train_variant(name: str, overrides: list[str], device: str) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         trained = train(recipe, Path(folder) / "run", device=device, callback=Callback())
         lines = (trained.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    validations = [metrics for metrics in map(json.loads, lines) if "valid/loss" in metrics]
-    best = min(validations, key=lambda metrics: float(metrics["valid/loss"]))
+    validations = [metrics for metrics in map(json.loads, lines) if "valid/nll" in metrics]
+    best = min(validations, key=lambda metrics: float(metrics["valid/nll"]))
     return {
         "seed": recipe.train.seed,
         "changes": overrides,
         "scores": {"valid": trained.scores["valid"].rounded()},
-        "valid_loss": validations[-1]["valid/loss"],
-        "best_valid_loss": best["valid/loss"],
+        "valid_loss": validations[-1]["valid/nll"],
+        "best_valid_loss": best["valid/nll"],
         "best_step": best["step"],
     }
 

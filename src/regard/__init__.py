@@ -4,12 +4,12 @@
     translator.translate("The cat ate the mouse.")
     regard.trace(translator, "The cat ate the mouse.")  # attention, probabilities and search
     regard.train("quick", out="runs/quick")             # a recipe: by name, by path, or as an object
-    regard.evaluate("runs/quick")                       # on the test sets of its recipe
+    regard.evaluate("runs/quick")                       # on the test sets of its recipe, or with data= on your own
 
 Everything else is imported when it is first used, so that `import regard` is fast.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from regard.task.recipe_io import read_recipe
     from regard.task.run import RunResult
     from regard.task.translation.pipeline import Translator
+    from regard.train.callback import Callback
     from regard.train.config import TrainConfig
     from regard.train.task import Score
-    from regard.train.trainer import Callback
 
 try:
     __version__ = version("regard")
@@ -81,7 +81,7 @@ _LAZY = {
     "regard.task.recipe_io": ("read_recipe",),
     "regard.task.translation.pipeline": ("Translator",),
     "regard.train.config": ("TrainConfig",),
-    "regard.train.trainer": ("Callback",),
+    "regard.train.callback": ("Callback",),
 }
 _MODULE_OF = {name: module for module, names in _LAZY.items() for name in names}
 
@@ -168,15 +168,24 @@ train = train_recipe
 
 
 def evaluate(
-    model: "str | Path", test: str | None = None, *, beam_size: int | None = None, device: "torch.device | str" = "cpu"
+    model: "str | Path | Pipeline",
+    test: str | None = None,
+    *,
+    data: "str | Path | None" = None,
+    settings: "Mapping[str, Any] | None" = None,
+    beam_size: int | None = None,
+    device: "torch.device | str" = "cpu",
 ) -> "dict[str, Score]":
-    """The scores of a run folder or pretrained model on the test sets of its recipe, or on the one named `test`.
+    """The scores of a model on the test sets of its recipe, on the one named `test`, or on a file of your own.
 
-    `beam_size` replaces that of the recipe, for models that search for their output.
+    `model` is a run folder, a pretrained model, or what `load` returned. `data` is a file or folder of the kind that
+    the model is trained on; its score is called "given": `regard.evaluate("runs/quick", data="my.tsv")["given"]`.
+    `settings` say how it is read, as [data] does in a recipe: `{"columns": [3, 1]}`. `beam_size` replaces that of the
+    recipe, for models that search for their output.
     """
     from regard.task.evaluate import evaluate
 
-    return evaluate(model, test, beam_size=beam_size, device=device)
+    return evaluate(model, test, data=data, settings=settings, beam_size=beam_size, device=device)
 
 
 def trace(model: Pipeline, text: Any, **settings: Any) -> "Trace":

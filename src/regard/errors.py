@@ -16,3 +16,21 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     """The first names as a list for messages."""
     shown = ", ".join(repr(name) for name in names[:limit]) or "none"
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def how_to_install(extra: str = "") -> str:
+    """For messages: how to install regard, with one of its extras (pyproject.toml), as part of a sentence.
+
+    regard is not on PyPI, so it is installed from a checkout of its source.
+    """
+    return f"run `{install_command(extra)}` in your checkout of regard"
+
+
+def how_to_upgrade() -> str:
+    """For messages: how to get the newest version, as part of a sentence."""
+    return f"upgrade regard: run `git pull` and `{install_command()}` in your checkout"
+
+
+def install_command(extra: str = "") -> str:
+    """The command that installs regard from the current folder, with an extra if one is named."""
+    return f"pip install -c constraints.txt '.[{extra}]'" if extra else "pip install -c constraints.txt ."

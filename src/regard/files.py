@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from regard.errors import UserError
 from regard.locks import lock_path, unlock
+from regard.progress import phase
 
 _UNFINISHED, _REPLACED = ".unfinished-", ".replaced-"
 _MAX_NAME = 64
@@ -169,7 +170,7 @@ def write_text(path: Path, text: str) -> None:
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     check_plain_file(path)
-    with path.open("rb") as file:
+    with phase(f"Computing the checksum of {path.name}"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

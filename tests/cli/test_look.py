@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from regard.cli.commands.look import _split
+from regard.errors import how_to_install
 from regard.look.models.auto import load_traced_model
 from tests.look.support import TEXT, autoregressive_model, save_run
 from tests.task.small import Result, command
@@ -96,7 +97,7 @@ def test_html_works_without_the_extra(folder: Path, tmp_path: Path) -> None:
 
 def test_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    check_refused(command("look", folder), "pip install 'regard[serve]'", "--html")
+    check_refused(command("look", folder), how_to_install("serve"), "--html")
 
 
 def test_missing_model_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "run"
 
 
+def test_test_set_of_a_recipe_scores_the_same_as_a_file(run: Path) -> None:
+    (expected,) = json_reports(run, "--test", "first")
+    options = ("--lowercase", "--no-split")
+    (by_data,), (by_pairs,) = (json_reports(run, name, run.parent / "first.tsv", *options) for name in DATA)
+    assert by_data == by_pairs == expected | {"test": "given"}
+
+
+DATA = ("--data", "--pairs")
+
+
 def json_reports(*args: object) -> list[dict[str, object]]:
     done = command("score", *args, "--json")
     assert (done.code, done.err) == (0, "")
@@ -267,3 +277,57 @@ def test_test_sets_of_a_recipe_are_scored_line_by_line(run: Path, tmp_path: Path
     assert reports == json_reports(run, "--no-split")
     assert "as they are" in command("score", run).out
     assert "split into sentences" in command("score", run, "--split").out
+
+
+# Forced scores
+
+
+def test_log_probabilities_are_those_that_translate_reports(tmp_path: Path) -> None:
+    sources = ["The cat ate the mouse.", "Good morning!", "Where is the old house?", "I am tired."]
+    path = write_lines(tmp_path / "sources.txt", sources)
+    done = command("translate", "en-tr", "--file", path, "--no-split", "--json", "--device", "cpu")
+    found = [json.loads(line)["sentences"][0]["translations"][0] for line in done.out.splitlines()]
+    table = write_table(tmp_path / "pairs.tsv", [(one, best["text"]) for one, best in zip(sources, found, strict=True)])
+    reports = json_reports("en-tr", "--data", table, "--logprobs")
+    assert [one["source"] for one in reports] == sources
+    for report, best in zip(reports, found, strict=True):
+        assert report["target"] == best["text"]
+        assert report["logprob"] == pytest.approx(best["logprob"], abs=1e-3)
+        assert [token["text"] for token in report["tokens"]] == [token["text"] for token in best["tokens"]]
+        expected = [token["logprob"] for token in best["tokens"]]
+        assert [token["logprob"] for token in report["tokens"]] == pytest.approx(expected, abs=1e-3)
+    lines = command("score", "en-tr", "--pairs", table, "--logprobs").out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == [f"{one['logprob']:.4f}" for one in reports]
+
+
+def test_log_probabilities_do_not_depend_on_the_chunk(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = (run, "--data", run.parent / "second.tsv", "--logprobs")
+    whole = json_reports(*args)
+    monkeypatch.setattr("regard.task.forced_scoring.CHUNK_LINES", 2)
+    parts = json_reports(*args)
+    assert [one["source"] for one in parts] == [one["source"] for one in whole]
+    assert [one["logprob"] for one in parts] == pytest.approx([one["logprob"] for one in whole], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["--logprobs"], "--data"),
+        (["--logprobs", "--data", "pairs.tsv", "--sentences"], "--sentences"),
+        (["--logprobs", "--data", "pairs.tsv", "--beam-size", 2], "beam_size"),
+        (["--logprobs", "--data", "pairs.tsv", "--set", "data.columns=[1,5]"], "pairs.tsv, line 1"),
+        (["--logprobs", "--data", "empty.tsv"], "empty.tsv"),
+        (["--data", "pairs.tsv", "--pairs", "pairs.tsv"], "--data and --pairs"),
+        (["--data", "pairs.tsv", "--set", "data.colums=[1,2]"], "data.colums"),
+        (["--set", "data.columns=[1,2]"], "--data"),
+    ],
+)
+def test_wrong_options_for_own_data_are_refused(
+    args: list[object], named: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "pairs.tsv", pairs(3))
+    write_lines(tmp_path / "empty.tsv", [])
+    done = command("score", run, *args)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert named in done.err

@@ -1,4 +1,4 @@
-"""`regard train`, `regard recipes` and `regard cost`."""
+"""`regard train` and `regard cost`."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli.training_display import TrainingDisplay
-from regard.task.recipe_io import read_recipe, shipped_recipes
+from regard.task.recipe_io import read_recipe
 from regard.task.run import expected_cost
 from tests.task.small import child, command, pairs, quick_runs, write_aligned, write_recipe_file, write_table
 
@@ -169,35 +169,6 @@ def test_unfinished_run_is_used_with_a_message(recipe: Path, tmp_path: Path) -> 
     done = command("translate", tmp_path / "run", "red")
     assert (done.code, done.err.count("\n")) == (0, 1)
     assert f"{tmp_path / 'run'} has not finished" in done.err
-
-
-def test_recipes_lists_every_recipe() -> None:
-    shown = command("recipes").out
-    for one in shipped_recipes():
-        assert f"\n{one.name} " in f"\n{shown}"
-        assert one.recipe.description in shown
-
-
-def test_recipes_shows_expected_scores() -> None:
-    lines = {line.split()[0]: line for line in command("recipes").out.splitlines() if not line.startswith(" ")}
-    quick = read_recipe("quick").expect
-    assert quick is not None
-    assert f"BLEU {quick.scores['test'].bleu:.1f}" in lines["quick"]
-    assert "BLEU 27.3 (published: Vaswani et al. 2017" in lines["transformer-base"]
-
-
-def test_recipes_are_aligned_in_two_columns() -> None:
-    width = max(len(one.name) for one in shipped_recipes())
-    lines = command("recipes").out.splitlines()
-    assert {line[width] for line in lines} == {" "}
-    assert all(line[width + 1] != " " for line in lines)
-    assert [line[:width].rstrip() for line in lines[::2]] == [one.name for one in shipped_recipes()]
-
-
-def test_recipes_as_json() -> None:
-    facts = [json.loads(line) for line in command("recipes", "--json").out.splitlines()]
-    assert [one["name"] for one in facts] == [one.name for one in shipped_recipes()]
-    assert all(one.keys() == {"name", "task", "description", "expect"} for one in facts)
 
 
 def test_cost_prints_the_parameters() -> None:

@@ -446,6 +446,13 @@ def test_slow_clients_do_not_block_others(server: Server) -> None:
         each.close()
 
 
+def test_request_that_is_never_completed_is_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.serve.guard.BODY_SECONDS", 0.2)
+    head = b"POST /api/models/small/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    with closing(server.open_socket(head + b"Content-Length: 999\r\n\r\n{")) as connection:
+        assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]
+
+
 def test_client_that_leaves_during_an_upload_is_no_error(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("uvicorn.error")
     log.addHandler(caplog.handler)

@@ -11,8 +11,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-pytest.importorskip("playwright", reason="The tests of the page need playwright: pip install 'regard[dev]'.")
-pytest.importorskip("uvicorn", reason="The tests of the page need the extra serve: pip install 'regard[serve]'.")
+pytest.importorskip(
+    "playwright", reason="The tests of the page need playwright: pip install -c constraints.txt '.[dev]'."
+)
+pytest.importorskip(
+    "uvicorn", reason="The tests of the page need the extra serve: pip install -c constraints.txt '.[serve]'."
+)
 
 from playwright.sync_api import Browser, Page, sync_playwright
 from scripts.chromium import FLAGS, find_chromium

@@ -45,6 +45,19 @@ def test_accuracy_and_recall() -> None:
     assert score.balanced_accuracy == pytest.approx((200 / 3 + 50) / 2)
 
 
+def test_precision_and_f1_of_each_class() -> None:
+    """As scikit-learn's classification_report: a class that is predicted but does not occur counts in the macro F1."""
+    score = score_accuracy([0, 0, 1, 0, 2], [0, 0, 0, 1, 1], CLASSES)
+    assert score.precision == {"cat": pytest.approx(200 / 3), "dog": 0.0, "sun": 0.0}
+    assert score.f1 == {"cat": pytest.approx(200 / 3), "dog": 0.0, "sun": 0.0}
+    assert score.macro_f1 == pytest.approx(200 / 9)
+
+
+def test_unknown_classes_are_counted() -> None:
+    score = score_accuracy([0, 1, 0], [0, 2, 2], CLASSES, known=2)
+    assert score.describe_items("words") == "3 words, 2 of them with labels that the model does not have"
+
+
 def test_score_as_text() -> None:
     score = score_accuracy([0, 0, 1, 0], [0, 0, 1, 1], CLASSES, nats=1.0)
     assert str(score) == "accuracy 75.00 % (95 % interval 30.1 to 95.4), loss 0.2500; lowest recall 50.0 % for 'dog'"

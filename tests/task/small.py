@@ -28,6 +28,7 @@ from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override
 from regard.task.run import train
 from regard.task.translation.recipe import TranslationRecipe
+from regard.train.callback import Callback
 
 WORDS = ("red", "old", "big", "cat", "dog", "sun", "sea", "man")
 TRANSLATIONS = ("rot", "alt", "groß", "Katze", "Hund", "Sonne", "See", "Mann")
@@ -141,7 +142,7 @@ def quick_runs(cache: Path) -> Iterator[None]:
         yield
 
 
-class RecordingCallback:
+class RecordingCallback(Callback):
     """Records what a run logs."""
 
     def __init__(self) -> None:

@@ -1,11 +1,14 @@
 """Evaluating a run folder of any task on its recipe's test sets gives the scores recorded by the run."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
 
+import regard
 from regard import UserError
 from regard.run import read_metadata
 from regard.task.evaluate import compares_texts, evaluate, recorded_task
@@ -118,6 +121,16 @@ def classification_recipe(base: Path) -> Path:
     return write_encoder_recipe(base, "text-classification", data)
 
 
+def tagging_recipe(base: Path) -> Path:
+    for name in ("train", "test"):
+        (base / f"{name}.txt").write_text("the/DT cat/NN\na/DT dog/NN barks/VB\n" * 3, encoding="utf-8")
+    data = {
+        "train": [{"path": "train.txt", "format": "slashes"}],
+        "test": {"test": {"path": "test.txt", "format": "slashes"}},
+    }
+    return write_encoder_recipe(base, "token-classification", data)
+
+
 def text_recipe(base: Path, task: str) -> Path:
     for name in ("train", "test"):
         (base / f"{name}.txt").write_text("some words of a text to read\n" * 20, encoding="utf-8")
@@ -140,12 +153,20 @@ def treebank_recipe(base: Path) -> Path:
     "make",
     [
         classification_recipe,
+        tagging_recipe,
         treebank_recipe,
         write_recipe,
         lambda base: text_recipe(base, "language-modeling"),
         lambda base: text_recipe(base, "masked-lm"),
     ],
-    ids=["text-classification", "parsing", "image-classification", "language-modeling", "masked-lm"],
+    ids=[
+        "text-classification",
+        "token-classification",
+        "parsing",
+        "image-classification",
+        "language-modeling",
+        "masked-lm",
+    ],
 )
 def test_evaluation_reads_only_the_test_sets(
     make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +179,11 @@ def test_evaluation_reads_only_the_test_sets(
     assert {name: score.rounded() for name, score in evaluate(tmp_path / "run").items()} == expected
     assert "train" not in expected
     (test_data, *_) = [path for pattern in ("test.*", "trees.mrg") for path in tmp_path.glob(pattern)]
+    own = evaluate(tmp_path / "run", data=test_data)
+    assert own["given"].rounded() == next(iter(expected.values()))
+    assert evaluate(regard.load(tmp_path / "run"), data=test_data) == own
+    done = command("score", tmp_path / "run", "--data", test_data, "--json", "--device", "cpu")
+    assert json.loads(done.out).items() >= {"test": "given", **own["given"].rounded()}.items()
     test_data.unlink()
     done = command("score", tmp_path / "run", "--device", "cpu")
     assert done.code == 2
@@ -203,3 +229,82 @@ def test_options_of_other_tasks_are_refused(options: list[str], message: str, ru
 def test_folder_without_a_recorded_task_has_none(tmp_path: Path) -> None:
     assert recorded_task(save_random_model(tmp_path / "run")) is None
     assert recorded_task(tmp_path / "nowhere") is None
+
+
+# A user's own data
+
+
+@pytest.fixture(scope="module")
+def labeler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("labeler")
+    train(read_recipe(classification_recipe(base)), base / "run")
+    return base / "run"
+
+
+def test_settings_say_how_data_is_read(labeler: Path, tmp_path: Path) -> None:
+    lines = [line.split("\t") for line in SENTENCES]
+    path = tmp_path / "other.tsv"
+    path.write_text("".join(f"{number}\t{label}\t{text}\n" for number, (text, label) in enumerate(lines)), "utf-8")
+    own = evaluate(labeler, data=path, settings={"columns": [3, 2]})["given"]
+    assert own == evaluate(labeler)["test"]
+    done = command("score", labeler, "--data", path, "--set", "data.columns=[3,2]", "--json", "--device", "cpu")
+    report = json.loads(done.out)
+    assert (report["items"], report["unit"], set(report["f1"])) == (len(SENTENCES), "texts", {"praise", "blame"})
+
+
+def test_range_of_a_recipes_text_does_not_apply_to_own_data(runs: dict[str, Path]) -> None:
+    """The recipe tests on the last tenth of a text; a given text is read from its beginning to its end."""
+    text = runs["language-modeling"].parent / "text.txt"
+    score: Any = evaluate(runs["language-modeling"], data=text)["given"]
+    assert score.bytes == text.stat().st_size - 1  # the first character is only read
+    assert (
+        f"({score.tokens:,} tokens in windows of 16, {score.bytes:,} bytes)"
+        in command("score", runs["language-modeling"], "--data", text, "--device", "cpu").out
+    )
+
+
+BAD_DATA = {
+    "missing.tsv": (None, "missing.tsv"),
+    "empty.tsv": ("", "empty.tsv"),
+    "trees.txt": (TREES, "trees.txt, line 1"),
+    "short.tsv": ("a film\tpraise\na film\n", "short.tsv, line 2"),
+    "swapped.tsv": ("praise\ta film\nblame\ta dull film\n", "swapped.tsv"),
+    "other.jsonl": ('{"text": "a film"}\n', "other.jsonl, line 1"),
+    "treebank.mrg": (TREES, "treebank.mrg"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_wrong_data_is_refused_with_file_and_line(name: str, labeler: Path, tmp_path: Path) -> None:
+    text, named = BAD_DATA[name]
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = command("score", labeler, "--data", tmp_path / name, "--device", "cpu")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert str(tmp_path / named) in done.err
+
+
+@pytest.mark.parametrize("task", ["language-modeling", "parsing", "image-classification"])
+def test_empty_data_is_refused(task: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    path = tmp_path / ("empty" if task == "image-classification" else "empty.txt")
+    done = command("score", runs[task], "--data", path, "--device", "cpu")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert str(path) in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--data", "x.tsv", "--test", "test"], "--test"),
+        (["--set", "data.columns=[1,2]"], "--data"),
+        (["--data", "x.tsv", "--set", "data.colums=[1,2]"], "data.colums"),
+        (["--data", "x.tsv", "--set", "data.train=1"], "data.train"),
+        (["--data", "x.tsv", "--logprobs"], "--logprobs"),
+    ],
+)
+def test_options_that_do_not_fit_own_data_are_refused(options: list[str], named: str, labeler: Path) -> None:
+    done = command("score", labeler, *options, "--device", "cpu")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert named in done.err

@@ -92,6 +92,18 @@ def test_recipe_of_a_finished_run_can_be_read_without_the_model_it_started_from(
     assert read_recipe(tmp_path / "run").init_from == str(link)
 
 
+def test_fine_tuning_begins_with_a_validation_of_the_initial_model(first: Path, tmp_path: Path) -> None:
+    train(read_recipe(recipe_file(tmp_path), [f"init_from={first}", "train.steps=1"]), tmp_path / "run")
+    before, after = (
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        for folder in (first, tmp_path / "run")
+    )
+    assert [line["step"] for line in after if "valid/nll" in line] == [0, 1]
+    assert after[0] == pytest.approx(before[-1] | {"step": 0}, rel=1e-6)  # the end of the first run
+    assert 0 not in [line["step"] for line in before]
+    assert after[0]["valid/loss"] != after[0]["valid/nll"]  # there is label smoothing
+
+
 # Language models
 
 

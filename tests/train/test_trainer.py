@@ -1,5 +1,6 @@
 """The trainer takes the right steps, logs them, handles too little memory and reports what goes wrong."""
 
+import contextlib
 import errno
 import itertools
 import math
@@ -15,9 +16,13 @@ from torch import Tensor
 from regard import UserError
 from regard.data.batching.token_batches import Batch, TokenBatches
 from regard.kernels.cpu.threads import Monitor
+from regard.progress import Phase, listen_to_phases
 from regard.run.tensors import write_tensors
+from regard.train.callback import Callback
 from regard.train.config import TrainConfig
+from regard.train.loss import Loss
 from regard.train.policies import TrainResult
+from regard.train.task import Evaluation, Forward
 from regard.train.trainer import Trainer
 from tests.train.test_resume import Crash, crash_at
 from tests.train.toy import (
@@ -30,6 +35,7 @@ from tests.train.toy import (
     log_lines,
     log_lines_without_times,
     make_trainer,
+    no_hook,
     record_steps,
     settings,
     trained,
@@ -88,7 +94,7 @@ def test_validation_has_its_own_log_lines(tmp_path: Path) -> None:
     trained(Toy(scores={4: 0.5, 8: 0.25}), settings(log_every=100), tmp_path)
     lines = log_lines(tmp_path)
     assert [line["step"] for line in lines] == [4, 8, 8]
-    assert (lines[0].keys(), lines[0]["valid/points"]) == ({"step", "valid/loss", "valid/points"}, 0.5)
+    assert (lines[0].keys(), lines[0]["valid/points"]) == ({"step", "valid/loss", "valid/nll", "valid/points"}, 0.5)
 
 
 def test_validation_loss_is_without_dropout(tmp_path: Path) -> None:
@@ -329,3 +335,83 @@ def test_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypat
         trainer.run()
     assert trainer.checkpoints.steps() == [4]
     assert trainer.checkpoints.load(4).step == 4
+
+
+class RandomToy(Toy):
+    """Its validation draws random numbers."""
+
+    def evaluate(self) -> Evaluation | None:
+        torch.rand(3)
+        return super().evaluate()
+
+
+def test_validation_before_the_first_step_changes_no_step(tmp_path: Path) -> None:
+    scores = {0: 9.0, 4: 1.0, 8: 2.0}
+    config = settings(final_weights="best", monitor="score")
+    weights, messages = {}, {}
+    for first in (False, True):
+        task, callback = RandomToy(dropout=0.5, scores=scores), LogRecorder()
+        trainer = make_trainer(task, config, tmp_path / str(first), callback)
+        result = trainer.run(validate_first=first)
+        weights[first], messages[first] = weights_of(task.model), callback.messages
+        assert result.final_weights.step == 8  # the initial model is no checkpoint, so it is not the best
+    assert_same(weights[True], weights[False])
+    with_first, without = (log_lines_without_times(tmp_path / str(first)) for first in (True, False))
+    assert (with_first[0]["step"], with_first[0]["valid/points"]) == (0, 9.0)
+    assert with_first[1:] == without
+    assert [any("step 0" in message for message in messages[first]) for first in (True, False)] == [True, False]
+
+
+def test_resumed_run_keeps_the_first_validation_and_does_not_repeat_it(tmp_path: Path) -> None:
+    for hook, resume in ((crash_at(6), False), (no_hook, True)):
+        trainer = make_trainer(Toy(hook=hook, scores={0: 9.0, 4: 1.0, 8: 2.0}), settings(), tmp_path)
+        with contextlib.suppress(Crash):
+            trainer.run(resume=resume, validate_first=True)
+    assert [line["step"] for line in log_lines(tmp_path) if "valid/points" in line] == [0, 4, 8]
+    assert trainer.best.initial_score is not None
+
+
+def test_run_that_crashed_before_its_first_checkpoint_validates_again(tmp_path: Path) -> None:
+    for hook, resume in ((crash_at(2), False), (no_hook, True)):
+        with contextlib.suppress(Crash):
+            make_trainer(Toy(hook=hook), settings(), tmp_path).run(resume=resume, validate_first=True)
+    assert [line["step"] for line in log_lines(tmp_path) if "valid/nll" in line] == [0, 4, 8]
+
+
+class StepRecorder(Callback):
+    """Records where training begins, its steps, and the phases between them."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def on_train_begin(self, step: int, tokens: int) -> None:
+        self.events.append(("begin", step))
+
+    def on_step(self, step: int, tokens: int) -> None:
+        self.events.append(step)
+
+    def on_phase_begin(self, phase: Phase) -> None:
+        if "checksum" not in phase.name:
+            self.events.append(phase.name)
+
+
+def test_callback_is_told_of_every_step_and_of_what_happens_between_them(tmp_path: Path) -> None:
+    trained(Toy(), settings(steps=4), tmp_path)
+    recorder = StepRecorder()
+    with listen_to_phases(recorder):
+        make_trainer(Toy(), settings(steps=6), tmp_path, recorder).run(resume=True)
+    first, validating = ["Taking the first step"], ["Validating", "Computing the loss", "Saving a checkpoint"]
+    assert recorder.events == [("begin", 4), *first, 5, 6, *validating, "Loading the final weights"]
+
+
+def test_best_is_decided_by_the_loss_without_label_smoothing(tmp_path: Path) -> None:
+    class Smoothed(Toy):
+        def nll(self, forward: Forward, batch: Batch) -> Loss:
+            smoothed = {4: 5.0, 8: 9.0}[self.step()]
+            return Loss(torch.tensor(smoothed), torch.tensor(10.0 - smoothed), torch.tensor(1))
+
+    trainer = make_trainer(Smoothed(), settings(), tmp_path)
+    trainer.run()
+    assert trainer.best.step == 8
+    lines = [line for line in log_lines(tmp_path) if "valid/loss" in line]
+    assert [(line["valid/loss"], line["valid/nll"]) for line in lines] == [(5.0, 5.0), (9.0, 1.0)]

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batching.token_batches import Batch, TokenBatches
+from regard.train.callback import Callback
 from regard.train.config import TrainConfig
 from regard.train.loss import Loss
 from regard.train.task import Evaluation, Forward
-from regard.train.trainer import Callback, Trainer
+from regard.train.trainer import Trainer
 
 VOCAB_SIZE = 11
 Integers = NDArray[np.int64]

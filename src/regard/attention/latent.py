@@ -55,27 +55,33 @@ Form = Literal["naive", "absorbed"]
 
 
 class LatentAttentionConfig(Config):
-    """Multi-head latent attention. Sizes that are left out follow from the model's width."""
+    """Multi-head latent attention (DeepSeek-V2). Sizes that are left out follow from the model's width."""
 
     kind: Literal["latent"] = "latent"
     heads: int = Field(default=8, ge=1, le=100_000)
+    """The number of attention heads."""
     kv_latent: int = Field(ge=1, le=1_000_000)
     """The width of the latent of keys and values (DeepSeek's kv_lora_rank)."""
     query_latent: int | None = Field(default=None, ge=1, le=1_000_000)
-    """The width of the latent of queries (q_lora_rank); None projects queries from the input directly."""
+    """The width of the latent of queries (q_lora_rank). If not given, queries are projected from the input directly."""
     head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
-    """The features of a head's queries and keys without RoPE (qk_nope_head_dim)."""
+    """The features of a head's queries and keys without RoPE (qk_nope_head_dim); by default the model's width divided
+    by `heads`."""
     rope_head_dim: int = Field(default=0, ge=0, le=1_000_000)
     """The additional features with RoPE (qk_rope_head_dim); 0 with other positional encodings."""
     value_head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
+    """The features of a head's values; by default `head_dim`."""
     scale: float | None = Field(default=None, gt=0, le=1e3)
     """The scale of the scores; by default 1 / √(head_dim + rope_head_dim)."""
     eps: float = Field(default=1e-6, gt=0, le=1)
     """The epsilon of the latents' norms."""
     pattern: PatternText = "full"
+    """The attention pattern: which keys a query may attend to. Write full, causal, sliding(window), dilated(window,
+    step) or global(tokens), combined by & and |, for example "global(4) | sliding(512)". A decoder makes it causal."""
     bias: bool = False
     """Whether the down-projections and the output projection have a bias; up-projections never do."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """The dropout probability of attention weights."""
 
     # Settings that other kinds of attention have, and that are fixed here.
     similarity: ClassVar[Literal["latent"]] = "latent"

@@ -39,16 +39,26 @@ class MultiHeadConfig(Config):
 
     kind: Literal["multi_head"] = "multi_head"
     heads: int = Field(default=8, ge=1, le=100_000)
+    """The number of attention heads."""
     kv_heads: int | None = Field(default=None, ge=1, le=100_000)
     """The number of KV heads: by default that of the query heads; 1 is multi-query attention."""
     head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
+    """The features of a head's queries and keys; by default the model's width divided by `heads`."""
     value_head_dim: int | None = Field(default=None, ge=1, le=1_000_000)
+    """The features of a head's values; by default `head_dim`."""
     similarity: Literal["scaled", "dot", "cosine"] = "scaled"
+    """How the attention score of a query and a key is computed. scaled: their dot product divided by √head_dim (Vaswani
+    et al. 2017, §3.2.1). dot: the dot product. cosine: their cosine similarity times a scale that each head learns
+    (Henry et al. 2020)."""
     pattern: PatternText = "full"
+    """The attention pattern: which keys a query may attend to. Write full, causal, sliding(window), dilated(window,
+    step) or global(tokens), combined by & and |, for example "global(4) | sliding(512)". A decoder makes it causal."""
     bias: bool = True
+    """Whether the projections have a bias."""
     output_projection: bool = True
     """Whether there is an output projection (W^O)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """The dropout probability of attention weights."""
 
     def sizes(self, width: int) -> "HeadSizes":
         """The sizes of the heads in a model of this width."""

@@ -12,8 +12,11 @@ from typing import Annotated
 import typer
 
 import regard
+from regard.cli.app import App
+from regard.cli.command_groups import GroupedCommands
 from regard.cli.commands import (
     average,
+    cache,
     classify,
     cost,
     data,
@@ -21,7 +24,9 @@ from regard.cli.commands import (
     generate,
     look,
     parse,
+    recipes,
     score,
+    settings,
     shortlist,
     tag,
     train,
@@ -33,8 +38,9 @@ from regard.cli.standard_streams import standard_streams
 from regard.errors import UserError
 from regard.files import check_encodable
 
-app = typer.Typer(
+app = App(
     name="regard",
+    cls=GroupedCommands,
     help="Train, run, serve and look inside Transformers, from plain files.",
     no_args_is_help=True,
     add_completion=False,
@@ -42,8 +48,11 @@ app = typer.Typer(
     rich_markup_mode=None,  # usage errors as plain lines, for scripts and screen readers
 )
 app.add_typer(data.app, name="data")
+app.add_typer(cache.app, name="cache")
 app.command("train")(train.train)
-app.command("recipes")(train.recipes)
+app.command("recipes")(recipes.recipes)
+app.command("recipe")(recipes.recipe)
+app.command("settings")(settings.settings)
 app.command("average")(average.average)
 app.command("cost")(cost.cost)
 app.command("translate")(translate.translate)
@@ -53,7 +62,7 @@ app.command("parse")(parse.parse)
 app.command("fill")(fill.fill)
 app.command("tag")(tag.tag)
 app.command("classify")(classify.classify)
-app.command("score")(score.score)
+app.command("score", short_help="Score a model on test sets, or on files of your own.")(score.score)
 app.command("look")(look.look)
 
 
@@ -92,7 +101,10 @@ def import_(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with config.json and *.safetensors.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
 ) -> None:
-    """Import a Hugging Face model (Marian, BART, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT) as a run folder."""
+    """Import a Hugging Face model as a run folder.
+
+    Architectures: Marian, BART, Pegasus, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT.
+    """
     from regard.interop import import_huggingface
 
     check_encodable(out)
@@ -110,9 +122,13 @@ class ExportFormat(StrEnum):
 @app.command("export")
 def export(
     model: ModelArgument,
-    target: Annotated[ExportFormat, typer.Argument(metavar="FORMAT", help="hf (transformers) or ctranslate2.")],
+    target: Annotated[
+        ExportFormat, typer.Argument(metavar="FORMAT", help="The format: hf (transformers) or ctranslate2.")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; must not exist.")],
-    quantization: Annotated[str, typer.Option(help="For ctranslate2: float32, float16, int8 …")] = "float32",
+    quantization: Annotated[
+        str, typer.Option(help="Quantization of a ctranslate2 model: float32, float16, int8 …")
+    ] = "float32",
 ) -> None:
     """Export a model for transformers or CTranslate2."""
     from regard.interop import export_ctranslate2, export_huggingface

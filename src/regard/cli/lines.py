@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.cli.progress import offset_progress, progress_bar
-from regard.cli.standard_streams import check_standard_input, check_standard_output, standard_input_descriptor
+from regard.cli.standard_streams import (
+    check_standard_input,
+    check_standard_output,
+    print_error,
+    standard_input_descriptor,
+)
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,9 +50,10 @@ def process_lines(
 
     process_group = process_group or SINGLE_PROCESS
     is_rank0 = process_group.is_rank0
+    is_typed = not text and not files and sys.stdin is not None and sys.stdin.isatty()
     with (
         _rank0_writer(output, process_group) as write,
-        progress_bar(unit, None, visible=is_rank0) as progress,
+        progress_bar("Processing", unit, None, visible=is_rank0 and not is_typed) as progress,
         report_busy_cores(lambda message: print(message, file=sys.stderr) if is_rank0 else None),
     ):
         done = 0
@@ -117,7 +123,7 @@ def open_output(output: Path | None) -> Iterator[Callable[[str], None]]:
     except KeyboardInterrupt:
         lines = "1 line is" if count == 1 else f"{count:,} lines are"
         done = f"{lines} in {partial_path(output)}" if count else "nothing was written"
-        print(f"Stopped: {done}.", file=sys.stderr)
+        print_error(f"Stopped: {done}.")
         raise SystemExit(130) from None
 
 

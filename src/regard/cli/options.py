@@ -39,68 +39,120 @@ ModelArgument = Annotated[
         help="A run folder, a checkpoint (RUN@last, RUN@best, RUN@STEP), or a pretrained model: en-tr.",
     ),
 ]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU if there is one.")]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.")]
+DeviceOption = Annotated[
+    str, typer.Option(help="The device to compute on: cpu, cuda, cuda:1, mps, or auto, a GPU if there is one.")
+]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="The number of CPU threads to compute with.")]
 OverridesOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as train.steps=1000.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a setting, such as train.steps=1000; `regard settings` explains all. Repeatable.",
+    ),
 ]
 BeamSizeOption = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="Beam size; 1 is greedy search. Default: the model's own.")
+    int | None,
+    typer.Option(min=1, max=1000, help="Beam size of beam search; 1 is greedy search. Default: the model's own."),
 ]
 DecodeOverridesOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any decoding setting of a recipe, such as decode.beam_size=8."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a decoding setting: decode.beam_size=8; `regard settings decode` explains all. Repeatable.",
+    ),
 ]
 MinLengthOption = Annotated[
-    int | None, typer.Option(min=0, help="The minimum number of tokens of an output. Default: the model's own.")
+    int | None, typer.Option(min=0, help="Minimum length of an output, in tokens. Default: the model's own.")
 ]
 LengthPenaltyOption = Annotated[
-    float | None, typer.Option(min=0, help="Alpha of the length penalty of beam search: above 0, longer outputs win.")
+    float | None,
+    typer.Option(min=0, help="Length penalty (alpha) of beam search: above 0, longer outputs are favored."),
 ]
 NoRepeatNgramOption = Annotated[
-    int | None, typer.Option(min=0, help="No n-gram of this many tokens occurs twice in an output; 0 is no limit.")
+    int | None,
+    typer.Option(
+        min=0, help="No-repeat n-gram size: no n-gram of this many tokens occurs twice in an output; 0 is no limit."
+    ),
 ]
 SplitOption = Annotated[
-    bool | None, typer.Option("--split/--no-split", help="Split lines into sentences, or translate each as it is.")
+    bool | None,
+    typer.Option(
+        "--split/--no-split", help="Sentence splitting: split lines into sentences, or translate each as it is."
+    ),
 ]
 TemperatureOption = Annotated[
-    float | None, typer.Option(min=0, max=1000, help="Sample with this temperature; 0 takes the most likely token.")
+    float | None,
+    typer.Option(
+        min=0, max=1000, help="Sampling temperature: below 1, likely tokens are favored; 0 takes the most likely one."
+    ),
 ]
 TopKOption = Annotated[
-    int | None, typer.Option(min=1, max=10_000_000, help="Sample from the k most likely tokens only.")
+    int | None, typer.Option(min=1, max=10_000_000, help="Top-k sampling: sample from the k most likely tokens only.")
 ]
 TopPOption = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Nucleus sampling (top-p): sample from the most likely tokens with this total probability."
+    ),
 ]
 MinPOption = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="Sample from tokens at least this many times as likely as the most likely one."),
+    typer.Option(
+        min=0,
+        max=1,
+        help="Min-p sampling: sample from tokens at least this many times as likely as the most likely one.",
+    ),
 ]
 RepetitionPenaltyOption = Annotated[
-    float | None, typer.Option(min=0, max=1000, help="Above 1: tokens already generated become less likely.")
+    float | None,
+    typer.Option(
+        min=0, max=1000, help="Repetition penalty of sampling: above 1, tokens already generated become less likely."
+    ),
 ]
-SeedOption = Annotated[int | None, typer.Option(help="Seed for sampling.")]
-PrefixOption = Annotated[str, typer.Option(help="Text that the output begins with.")]
-RequireOption = Annotated[list[str] | None, typer.Option(help="A word that the output must contain; repeatable.")]
+SeedOption = Annotated[int | None, typer.Option(help="Random seed of sampling: the same seed gives the same output.")]
+PrefixOption = Annotated[str, typer.Option(help="Prefix constraint: text that the output begins with.")]
+RequireOption = Annotated[
+    list[str] | None, typer.Option(help="Lexical constraint: a word that the output must contain. Repeatable.")
+]
 ForbidOption = Annotated[
     list[str] | None,
-    typer.Option(help="A text that must not occur in the output, not even inside a word; repeatable."),
+    typer.Option(
+        help="Negative constraint: a text that must not occur in the output, not even inside a word. Repeatable."
+    ),
 ]
 AlternativesOption = Annotated[
-    int, typer.Option(min=0, max=1000, help="With --json: the number of most likely tokens to report at every step.")
+    int,
+    typer.Option(
+        min=0,
+        max=1000,
+        help="Alternatives (top-k tokens): with --json, the number of most likely tokens to report at every step.",
+    ),
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(readable=False, help="Write to this file; until it is complete, its name ends in .partial."),
+    typer.Option(
+        readable=False, help="Output file instead of standard output; until it is complete, its name ends in .partial."
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON output: print one object per line.")]
 DtypeOption = Annotated[
-    Dtype, typer.Option(help="float32; or faster and slightly less precise: bfloat16 on a GPU, int8 on a CPU.")
+    Dtype,
+    typer.Option(
+        help="The dtype to compute in: float32; or faster and slightly less precise, bfloat16 on a GPU, int8 on a CPU."
+    ),
 ]
 FusedOption = Annotated[
-    bool | None, typer.Option("--fused/--no-fused", help="Use fused kernels. Default: if they are worth compiling.")
+    bool | None,
+    typer.Option(
+        "--fused/--no-fused",
+        help="Use fused kernels, or plain PyTorch. Default: fused kernels if they are worth compiling.",
+    ),
 ]
-EngineOption = Annotated[Engine, typer.Option(help="The inference engine: regard or ctranslate2.")]
+EngineOption = Annotated[
+    Engine, typer.Option(help="The inference engine: regard, or ctranslate2 (CTranslate2 must be installed).")
+]
 
 
 def sampling_settings(

@@ -18,7 +18,7 @@ from uuid import uuid4
 import typer
 
 from regard.cli.options import select_device
-from regard.cli.standard_streams import BROKEN_PIPE
+from regard.cli.standard_streams import BROKEN_PIPE, print_error
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 
 ProcessesOption = Annotated[
-    int | None, typer.Option(min=1, help="Launch this many processes on this machine to share the work.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=1024,
+        help="The number of processes to launch on this machine, which share the work (on GPUs, one each).",
+    ),
 ]
 
 TIMEOUT = 24 * 3600.0
@@ -83,12 +88,12 @@ def join_process_group(
         yield process_group, own_device
     except UserError as error:
         if process_group.claim_error_report():  # at once: when one process ends, the others are terminated
-            print(f"regard: {error}", file=sys.stderr, flush=True)
+            print_error(f"regard: {error}")
         raise SystemExit(2) from None
     except LostPeerError as lost:
         if process_group.claim_error_report() and _LAUNCHED not in os.environ:  # our launcher reports it
             message = f"{str(lost)[0].upper()}{str(lost)[1:]}"
-            print(f"regard: {message}. Checkpoints are complete; continue with --resume.", file=sys.stderr, flush=True)
+            print_error(f"regard: {message}. Checkpoints are complete; continue with --resume.")
         exit_now(1)  # cleaning up would wait for the lost process
     process_group.destroy()
 
@@ -178,7 +183,7 @@ def _report_failures(failures: dict[int, Any], processes: int, advice: str) -> i
             return code
     rank, code = next(iter((lost or codes).items()))
     how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-    print(f"regard: Process {rank} of {processes} {how}; the others were terminated.{advice}", file=sys.stderr)
+    print_error(f"regard: Process {rank} of {processes} {how}; the others were terminated.{advice}")
     return 1
 
 

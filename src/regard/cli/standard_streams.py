@@ -39,6 +39,25 @@ def standard_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = stdout, stderr
 
 
+@contextlib.contextmanager
+def silenced_messages() -> Iterator[None]:
+    """Print nothing on standard error but errors (`print_error`), whatever prints there."""
+    stderr = sys.stderr
+    sys.stderr = _NoMessages(stderr)
+    try:
+        yield
+    finally:
+        sys.stderr = stderr
+
+
+def print_error(message: str) -> None:
+    """Print why a command fails or stops, also where messages are silenced."""
+    stream: Any = sys.stderr
+    while isinstance(stream, _NoMessages):
+        stream = stream.original
+    print(message, file=stream, flush=True)
+
+
 def check_standard_input() -> None:
     """Refuse to read standard input if it is closed."""
     if sys.stdin is None:
@@ -124,6 +143,20 @@ class _Messages(_Stream):
 
     def isatty(self) -> bool:
         return self._stream is not None and bool(self._stream.isatty())
+
+
+class _NoMessages(_Messages):
+    """Standard error with `--quiet`."""
+
+    @property
+    def original(self) -> Any:
+        return self._stream
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def isatty(self) -> bool:
+        return False
 
 
 def _closed_error() -> UserError:

@@ -4,8 +4,9 @@ Every recipe describes its training, validation and test data by configs that ex
 file format (columns, keys, labels …), so all of them write, resolve and show paths in the same way.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -25,6 +26,15 @@ class DataSource(Config):
     dataset: NonEmpty | None = None
     """A named dataset (`regard data list`) that contains the paths; without it they are paths in the file system."""
     path: NonEmpty | None = None
+    """A file or folder: in the dataset, or in the file system, relative to the recipe's file."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys that belong to these files only: which part of them is used, and how often. The others say how to read."""
+
+    def for_file(self, path: str, settings: Mapping[str, Any]) -> Self:
+        """Another file or folder, read in the same way except for some settings."""
+        values = self.model_dump(mode="json", exclude={"dataset", "path", *self.file_keys}, exclude_unset=True)
+        return type(self)(**{**values, "path": path, **settings})
 
     @property
     def location(self) -> str:

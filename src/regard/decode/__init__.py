@@ -1,6 +1,6 @@
 """Decoding: search and sampling over any model that can take a decoding step, and batching of requests."""
 
-from regard.decode.batch import BatchDecoderModel, DecodeFuture, Request, search_all, search_batch
+from regard.decode.batch import BatchDecoderModel, DecodeFuture, Request, score_all, search_all, search_batch
 from regard.decode.beam import BeamSearch, beam_search
 from regard.decode.config import Constraints, DecodeConfig, make_strategy
 from regard.decode.constrained_beam import ConstrainedBeamSearch, RequiredWord
@@ -71,6 +71,7 @@ __all__ = [
     "beam_search",
     "greedy_search",
     "make_strategy",
+    "score_all",
     "score_forced",
     "search",
     "search_all",

@@ -5,7 +5,7 @@ The longest come first, so that running out of memory shows at once.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,7 +18,7 @@ from regard.cost import is_out_of_memory
 from regard.decode.config import Constraints, DecodeConfig, make_strategy
 from regard.decode.cuda_graphs import graph_batch_size
 from regard.decode.observer import Observer
-from regard.decode.search import DecoderModel, DecoderState, search
+from regard.decode.search import DecoderModel, DecoderState, score_forced, search
 from regard.decode.strategy import Hypothesis
 from regard.errors import UserError
 from regard.kernels.cpu.threads import check_threads
@@ -170,6 +170,32 @@ def search_all(
     return found
 
 
+def score_all(
+    model: BatchDecoderModel[State],
+    sources: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
+    eos: int | None,
+    *,
+    batch_tokens: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[tuple[float, ...]]:
+    """Forced scores: the log-probability of each token of a given output, and of EOS after it if there is one.
+
+    Sources or prompts and outputs are given in pairs. `progress` is called with the number of finished pairs.
+    """
+    lengths = [max(len(source), len(output)) + 1 for source, output in zip(sources, outputs, strict=True)]
+    found: list[tuple[float, ...]] = [()] * len(lengths)
+    done = 0
+    for batch in _length_batches(range(len(lengths)), lengths, batch_tokens):
+        scored = _score_batch(model, [sources[index] for index in batch], [outputs[index] for index in batch], eos)
+        for index, logprobs in zip(batch, scored, strict=True):
+            found[index] = logprobs
+        done += len(batch)
+        if progress is not None:
+            progress(done)
+    return found
+
+
 @torch.inference_mode()
 def search_batch(
     model: BatchDecoderModel[State], requests: Sequence[Request], eos: int, observer: Observer | None = None
@@ -196,6 +222,19 @@ def search_batch(
         device=start_tokens.device,
     )
     return search(model, state, start_tokens, strategy, observer)[: len(requests)]
+
+
+def _score_batch(
+    model: BatchDecoderModel[State], sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], eos: int | None
+) -> list[tuple[float, ...]]:
+    """The forced scores of a batch; row by row if the padding of a long output goes beyond the model's positions."""
+    longest = max(map(len, outputs)) + 1
+    state, start_tokens = model.prefill(sources, longest)
+    has_room = getattr(model, "has_room", None)
+    if len(outputs) > 1 and has_room is not None and not has_room(state, longest):
+        pairs = zip(sources, outputs, strict=True)
+        return [_score_batch(model, [source], [output], eos)[0] for source, output in pairs]
+    return score_forced(model, state, start_tokens, outputs, eos=eos)
 
 
 def pad_requests(requests: Sequence[Request], slots: int) -> list[Request]:
@@ -233,15 +272,22 @@ def _batches(requests: Sequence[Request], batch_tokens: int, threads: int) -> It
     for index, request in enumerate(requests):
         by_key.setdefault(request.batch_key, []).append(index)
     for indices in by_key.values():
-        total = sum(len(requests[index].source) + 1 for index in indices)
-        limit = min(batch_tokens, -(-total // threads))
-        batch: list[int] = []
-        longest = 0
-        for index in sorted(indices, key=lambda index: -len(requests[index].source)):
-            if batch and longest * (len(batch) + 1) > limit:
-                yield batch
-                batch = []
-            if not batch:
-                longest = len(requests[index].source) + 1
-            batch.append(index)
+        lengths = {index: len(requests[index].source) + 1 for index in indices}
+        yield from _length_batches(indices, lengths, min(batch_tokens, -(-sum(lengths.values()) // threads)))
+
+
+def _length_batches(
+    indices: Iterable[int], lengths: Mapping[int, int] | Sequence[int], limit: int
+) -> Iterator[list[int]]:
+    """The indices in batches of at most `limit` tokens, padding included, the longest first."""
+    batch: list[int] = []
+    longest = 0
+    for index in sorted(indices, key=lambda index: -lengths[index]):
+        if batch and longest * (len(batch) + 1) > limit:
+            yield batch
+            batch = []
+        if not batch:
+            longest = lengths[index]
+        batch.append(index)
+    if batch:
         yield batch

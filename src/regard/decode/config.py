@@ -24,12 +24,15 @@ class DecodeConfig(Config):
     """Decoding settings: beam search by default, greedy search with a beam size of 1, sampling with `sample`."""
 
     beam_size: int = Field(default=5, ge=1, le=1000)
+    """The number of hypotheses that beam search keeps at every step; 1 is greedy search."""
     nbest: int | None = Field(default=None, ge=1, le=1000)
     """The number of best hypotheses to return; all `beam_size` of them by default."""
     length_penalty: LengthPenalty = LengthPenalty()
     max_length_ratio: float = Field(default=2.0, ge=0, le=1e3)
-    """An output has at most `max_length_ratio` · source length + `max_length_offset` tokens, EOS included."""
+    """The maximum length relative to the source: an output has at most `max_length_ratio` · source length +
+    `max_length_offset` tokens, EOS included."""
     max_length_offset: int = Field(default=20, ge=1, le=100_000_000)
+    """The constant part of the maximum length, in tokens; see `max_length_ratio`."""
     min_length: int = Field(default=1, ge=0, le=100_000_000)
     """An output has at least this many tokens before EOS, as far as the maximum length allows."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=1000)
@@ -45,12 +48,21 @@ class DecodeConfig(Config):
     sample: bool = False
     """Sample tokens from the distribution instead of searching for the most likely output."""
     temperature: float = Field(default=1.0, ge=0, le=1e3)
+    """Sampling temperature: logits are divided by it, so that less than 1 favors likely tokens; 0 takes the most likely
+    one."""
     top_k: int = Field(default=0, ge=0, le=10_000_000)
+    """Top-k sampling: only the k most likely tokens are sampled from; 0 keeps all."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling (top-p): only the smallest set of tokens with at least this total probability is sampled from; 1
+    keeps all (Holtzman et al. 2020)."""
     min_p: float = Field(default=0.0, ge=0, le=1)
+    """Min-p sampling: only tokens at least this many times as likely as the most likely one are sampled from; 0 keeps
+    all (Nguyen et al. 2024)."""
     repetition_penalty: float = Field(default=1.0, gt=0, le=1e3)
+    """Sampling: logits of tokens already generated are divided by it if positive, else multiplied (Keskar et al. 2019);
+    1 changes nothing."""
     seed: int = Field(default=0, ge=-(1 << 62), le=1 << 62)
-    """Row r is sampled with seed + r unless its constraints set a seed."""
+    """The seed of sampling: line n, counted from 0, is sampled with seed + n."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -35,6 +35,9 @@ class DecoderState(Protocol):
 
 State = TypeVar("State", bound=DecoderState)
 
+_FORCED_TOKENS = 256
+"""Tokens of an output that are scored in one step, by a model that takes several."""
+
 
 class DecoderModel(Protocol[State]):
     """Anything that can take a decoding step."""
@@ -105,16 +108,22 @@ def score_forced(
         raise UserError(f"Found {len(outputs)} outputs for {start_tokens.shape[0]} rows; give one for each row.")
     rows = [[*output, *([] if eos is None else [eos])] for output in outputs]
     found: list[list[float]] = [[] for _ in rows]
-    tokens = start_tokens
-    for position in range(max((len(row) for row in rows), default=0)):
-        logits, state = model.step(tokens[:, None], state)
-        forced = [row[min(position, len(row) - 1)] if row else 0 for row in rows]
-        tokens = torch.tensor(forced, device=start_tokens.device)
-        last = upcast(logits[:, -1])
-        logprobs = (last.gather(1, tokens[:, None])[:, 0] - last.logsumexp(dim=-1)).tolist()
-        for each, row, logprob in zip(found, rows, logprobs, strict=True):
-            if position < len(row):
-                each.append(logprob)
+    longest = max((len(row) for row in rows), default=0)
+    has_room = getattr(model, "has_room", None)  # only such a model takes several tokens in one step
+    width = _FORCED_TOKENS if has_room is not None and has_room(state, longest) else 1
+    for first in range(0, longest, width):
+        # Rows are padded with 0; a step of several tokens knows how many are real.
+        targets = [(row[first : first + width] + [0] * width)[: min(width, longest - first)] for row in rows]
+        counts = [min(max(len(row) - first, 0), width) for row in rows]
+        forced = torch.tensor(targets, device=start_tokens.device)  # (rows, tokens)
+        inputs = torch.cat((start_tokens[:, None], forced[:, :-1]), dim=1)
+        real = {} if width == 1 else {"counts": torch.tensor(counts, device=start_tokens.device)}
+        logits, state = model.step(inputs, state, **real)
+        start_tokens = forced[:, -1]
+        logits = upcast(logits)
+        logprobs = (logits.gather(2, forced[..., None])[..., 0] - logits.logsumexp(dim=-1)).tolist()
+        for each, row, count in zip(found, logprobs, counts, strict=True):
+            each += row[:count]
     return [tuple(each) for each in found]
 
 

@@ -261,14 +261,17 @@ class SlottedStrategy(SlotTensors, SearchStrategy):
 
 
 class LengthPenalty(Config):
-    """The divisor of a hypothesis's log-probability, so that outputs are not ranked last just for being long.
+    """The length penalty: the divisor of a hypothesis's log-probability, so that outputs are not ranked last just for
+    being long.
 
     `gnmt`: ((5 + length) / 6)^alpha (Wu et al. 2016, eq. 14; the Transformer paper uses 0.6). `power`: length^alpha; an
     alpha of 1 gives the mean log-probability per token. `none`: 1.
     """
 
     kind: Literal["gnmt", "power", "none"] = "gnmt"
+    """The formula of the penalty."""
     alpha: float = Field(default=0.6, ge=0, le=10)
+    """The exponent: above 0, longer outputs are favored; 0 compares log-probabilities as they are."""
 
     def at(self, length: int) -> float:
         """The divisor for `length` tokens, EOS included. It never decreases with the length."""

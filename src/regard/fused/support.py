@@ -9,6 +9,7 @@ from torch import nn
 from regard.attention.multi_head import Attention, MultiHeadAttention, SelfAttention
 from regard.attention.pattern import Full, Pattern
 from regard.attention.positions.absolute import Added, Position
+from regard.errors import how_to_install
 from regard.fused.layers import CAUSAL_PATTERNS, Norm
 from regard.kernels import dispatch
 from regard.model.autoregressive import AutoregressiveModel
@@ -18,7 +19,7 @@ from regard.model.stack import Block, NoResidualBlock, Stack
 
 FULL_PATTERNS = (Full(), Full() & Full())
 _MIN_VOCAB_SIZE = 64
-_NO_NUMBA = "numba is not installed (pip install 'regard[fast]')"
+_NO_NUMBA = f"numba is not installed; {how_to_install('fast')}"
 _NO_TRITON = "Triton is not installed (it comes with PyTorch for NVIDIA GPUs)"
 
 

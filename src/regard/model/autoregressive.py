@@ -24,13 +24,18 @@ class AutoregressiveConfig(Config):
     """The config of an autoregressive model. The defaults are those of the paper's base model."""
 
     vocab_size: int = Field(ge=1, le=10_000_000)
+    """The size of the vocabulary."""
     width: int = Field(default=512, ge=1, le=1_000_000)
+    """The width of the model: the features of each token between layers (d_model)."""
     decoder: StackConfig = StackConfig()
+    """The layers of the decoder."""
     position: AnyPosition = SinusoidalConfig()
+    """The positional encoding."""
     embedding: EmbeddingConfig = EmbeddingConfig()
     tie_weights: bool = True
     """Whether the token embedding is also the output projection (`lm_head`)."""
     output_bias: bool = False
+    """Whether the logits have a bias."""
     special_tokens: SpecialTokensConfig = SpecialTokensConfig()
 
     @model_validator(mode="after")
@@ -93,6 +98,11 @@ class AutoregressiveModel(nn.Module):
         logits = self.decode(tokens, context, cache.layers)
         cache.advance(tokens.shape[1], counts)
         return logits, cache
+
+    def has_room(self, cache: KVCache, tokens: int) -> bool:
+        """Whether every row has positions for this many more tokens, so that they can be added in one step."""
+        max_length = self.embedding.embed_positions.max_length
+        return max_length is None or cache.extent + tokens <= max_length
 
     def with_shortlist(self, tokens: Tensor) -> Self:
         """The same model with logits for these tokens only, in this order.  tokens: # (shortlist,)"""

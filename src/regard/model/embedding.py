@@ -15,19 +15,25 @@ from regard.model.stack import NormConfig
 
 
 class EmbeddingConfig(Config):
+    """How tokens are embedded."""
+
     scale: bool = True
     """Multiply token embeddings by √width before positions are added (Vaswani et al. 2017, §3.4)."""
     norm: NormConfig | None = None
-    """The norm of the sum of token and position embedding, if there is one (as in BART)."""
+    """The norm of the sum of token and position embedding (as in BART); if not given, there is none."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """The dropout probability of the embeddings."""
 
 
 class SpecialTokensConfig(Config):
-    """The ids of special tokens; None for one that the model does not have."""
+    """The ids of special tokens. One that is not set does not exist in the model."""
 
     pad: int | None = Field(default=None, ge=0, lt=10_000_000)
+    """Fills up shorter rows of a batch."""
     bos: int | None = Field(default=None, ge=0, lt=10_000_000)
+    """Begins a sequence."""
     eos: int | None = Field(default=None, ge=0, lt=10_000_000)
+    """Ends a sequence."""
 
 
 class TokenEmbedding(nn.Module):

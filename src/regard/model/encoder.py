@@ -39,7 +39,7 @@ from regard.model.stack import Stack, StackConfig, check_stack
 
 
 class EncoderSpecialTokensConfig(SpecialTokensConfig):
-    """The ids of an encoder's special tokens; None for one that the model does not have."""
+    """The ids of an encoder's special tokens. One that is not set does not exist in the model."""
 
     mask: int | None = Field(default=None, ge=0, lt=10_000_000)
     """Replaces a token that is to be predicted."""
@@ -50,19 +50,24 @@ class EncoderSpecialTokensConfig(SpecialTokensConfig):
 
 
 class EncoderConfig(Config):
-    """The config of an `Encoder`. The defaults are those of the Transformer paper's base model."""
+    """An encoder of texts, with a head. The defaults are those of the Transformer paper's base model."""
 
     kind: Literal["encoder"] = "encoder"
     vocab_size: int = Field(ge=1, le=10_000_000)
+    """The size of the vocabulary."""
     width: int = Field(default=512, ge=1, le=1_000_000)
+    """The width of the model: the features of each token between layers (d_model)."""
     encoder: StackConfig = StackConfig()
+    """The layers of the encoder."""
     position: AnyPosition = SinusoidalConfig()
+    """The positional encoding."""
     embedding: EmbeddingConfig = EmbeddingConfig()
     token_types: int = Field(default=0, ge=0, le=100_000)
     """The number of token types: parts of a text with an embedding of their own, 2 for BERT's sentence pairs."""
     pooler: bool = False
     """Whether there is BERT's pooler: a linear layer with tanh on the first token's vector."""
     head: AnyHead = NoHeadConfig()
+    """The output layer on top of the encoder. Its kind follows from the task."""
     special_tokens: EncoderSpecialTokensConfig = EncoderSpecialTokensConfig()
 
     @property

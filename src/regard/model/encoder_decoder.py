@@ -16,10 +16,11 @@ from regard.model.stack import Stack, StackConfig, check_stack
 
 
 class EncoderDecoderConfig(AutoregressiveConfig):
-    """The config of an `EncoderDecoder`. The defaults are those of the paper's base model, but pre-norm."""
+    """An encoder–decoder. The defaults are those of the paper's base model, but pre-norm."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     encoder: StackConfig = StackConfig()
+    """The layers of the encoder."""
     source_vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
     """The size of the source's vocabulary, where it is another than the target's."""
     cross_kv: Literal["per_layer", "shared"] = "per_layer"

@@ -43,13 +43,18 @@ def is_gated(activation: Activation) -> bool:
 
 
 class FeedForwardConfig(Config):
-    """The config of a dense feed-forward; `hidden` is the width between its projections (d_ff)."""
+    """A dense feed-forward network: two linear layers with an activation function between them."""
 
     kind: Literal["dense"] = "dense"
     hidden: int = Field(default=2048, ge=1, le=10_000_000)
+    """The width between the two projections (d_ff)."""
     activation: Activation = "relu"
+    """The activation function. swiglu, geglu and geglu-tanh are gated: a third projection, activated by SiLU or GELU,
+    multiplies the hidden features. relu2 is the square of ReLU."""
     bias: bool = True
+    """Whether the projections have a bias."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """The dropout probability after the activation function."""
 
     def build(self, width: int) -> nn.Module:
         kind = GatedFeedForward if is_gated(self.activation) else FeedForward

@@ -41,7 +41,9 @@ class MaskedLMHeadConfig(Config):
 
     kind: Literal["masked_lm"] = "masked_lm"
     activation: HeadActivation = "gelu"
+    """The activation function of the linear layer before the output projection."""
     norm: NormConfig = NormConfig()
+    """The norm after that activation."""
     tie_weights: bool = True
     """Whether the token embedding is also the output projection (`lm_head`)."""
     bias: bool = True
@@ -53,9 +55,11 @@ class ClassificationHeadConfig(Config):
 
     kind: Literal["classification"] = "classification"
     labels: Labels
+    """The names of the labels."""
     pooling: Literal["pooler", "cls", "mean"] = "cls"
     """The vector of a text: its first token's after the model's pooler, the same as it is (CLS), or the mean."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """The dropout probability before the output layer."""
 
 
 class TokenClassificationHeadConfig(Config):
@@ -63,7 +67,9 @@ class TokenClassificationHeadConfig(Config):
 
     kind: Literal["token_classification"] = "token_classification"
     labels: Labels
+    """The names of the labels."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """The dropout probability before the output layer."""
 
 
 AnyHead = Annotated[

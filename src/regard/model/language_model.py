@@ -16,7 +16,7 @@ EMPTY_PROMPT = "An empty prompt needs a BOS token, and this model has none; give
 
 
 class LanguageModelConfig(AutoregressiveConfig):
-    """The config of a `LanguageModel`."""
+    """A decoder-only language model."""
 
     kind: Literal["language-model"] = "language-model"
 

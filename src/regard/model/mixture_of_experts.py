@@ -33,12 +33,14 @@ from regard.model.grouped_linear import grouped_linear, uses_grouped_mm
 
 
 class MixtureOfExpertsConfig(FeedForwardConfig):
-    """The config of `MixtureOfExperts`. The keys of the dense feed-forward describe each expert."""
+    """A mixture of experts: a router selects some of many feed-forward networks for each token. The keys of the dense
+    network describe each expert."""
 
     kind: Literal["moe"] = "moe"  # type: ignore[assignment]
     experts: int = Field(default=8, ge=1, le=10_000)
+    """The number of experts that the router selects from."""
     top_k: int = Field(default=2, ge=1, le=10_000)
-    """The number of experts per token."""
+    """The number of experts that are selected for each token."""
     shared_experts: int = Field(default=0, ge=0, le=1_000)
     """Experts applied to every token, computed as one feed-forward that many times as wide."""
     router: Literal["softmax", "sigmoid"] = "softmax"
@@ -50,6 +52,7 @@ class MixtureOfExpertsConfig(FeedForwardConfig):
     groups: int = Field(default=1, ge=1, le=10_000)
     """The number of groups of experts. A token's experts are all from `top_groups` of them."""
     top_groups: int = Field(default=1, ge=1, le=10_000)
+    """The number of groups that a token's experts may come from."""
     group_score: Literal["max", "top2_sum"] = "max"
     """How groups are ranked: by their best expert (DeepSeek-V2), or by the sum of their two best (V3)."""
     balancing: Literal["loss", "bias"] = "loss"

@@ -30,8 +30,11 @@ class NormConfig(Config):
     """Layer normalization, or its simpler form that neither centers nor shifts (RMSNorm, Zhang & Sennrich 2019)."""
 
     kind: Literal["layer", "rms"] = "layer"
+    """The kind of norm. layer: layer normalization. rms: RMSNorm."""
     eps: float = Field(default=1e-5, gt=0, le=1)
+    """Added to the variance, so that nothing is divided by zero."""
     bias: bool = True
+    """Whether layer normalization has a bias; RMSNorm has none."""
 
     def build(self, width: int) -> nn.Module:
         if self.kind == "rms":
@@ -141,18 +144,20 @@ class DensePrefixConfig(Config):
     """The first layers of a stack, where their feed-forward differs from that of the layers after them."""
 
     layers: int = Field(default=1, ge=1, le=1_000)
-    """How many first layers."""
+    """The number of first layers."""
     feed_forward: AnyFeedForward
+    """Their feed-forward network."""
 
 
 class StackConfig(Config):
-    """The config of a stack. The defaults are those of the paper's base model."""
+    """A stack of layers. The defaults are those of the paper's base model, but pre-norm."""
 
     layers: int = Field(default=6, ge=1, le=1_000)
     """The number of layers, including those of `dense_prefix`."""
     attention: AnyAttention = MultiHeadConfig()
+    """The attention of every layer; in a decoder with an encoder, also the cross-attention."""
     feed_forward: AnyFeedForward = FeedForwardConfig()
-    """The feed-forward of every layer after `dense_prefix`."""
+    """The feed-forward network of every layer after `dense_prefix`."""
     dense_prefix: DensePrefixConfig | None = None
     """First layers with another feed-forward, such as DeepSeek's dense layers before those with experts."""
     norm_position: Literal["pre", "post"] = "pre"
@@ -161,6 +166,7 @@ class StackConfig(Config):
     """Whether sublayers have residual connections; without them the norm comes before each sublayer."""
     norm: NormConfig = NormConfig()
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """The dropout probability of each sublayer's output, before it is added to the residual stream."""
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:

@@ -27,7 +27,9 @@ class PixelsConfig(Config):
     """The normalization of pixels: one number for all channels, or one per channel."""
 
     mean: Annotated[tuple[Annotated[float, Field(ge=-1e3, le=1e3)], ...], Field(strict=False, min_length=1)] = (0.5,)
+    """Subtracted from pixels, whose values are from 0 to 1."""
     std: Annotated[tuple[Annotated[float, Field(ge=1e-6, le=1e3)], ...], Field(strict=False, min_length=1)] = (0.5,)
+    """What pixels are divided by after that."""
 
     def apply(self, images: Tensor) -> Tensor:
         """Normalized pixels in float32.  images: # (…, channels, height, width)
@@ -53,6 +55,7 @@ class SinusoidalGridConfig(Config):
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: float = Field(default=10_000.0, gt=1, le=1e12)
+    """The base of the wavelengths."""
 
     def build(self, grid: Size, width: int, has_cls: bool) -> "Grid":
         return SinusoidalGrid(width, self.theta)
@@ -62,21 +65,27 @@ AnyGrid = Annotated[LearnedGridConfig | SinusoidalGridConfig, Field(discriminato
 
 
 class VisionTransformerConfig(Config):
-    """The config of a `VisionTransformer`."""
+    """A vision transformer: a Transformer encoder over the patches of an image (Dosovitskiy et al. 2021)."""
 
     kind: Literal["vision"] = "vision"
     image_size: Side | Annotated[tuple[Side, Side], Field(strict=False)] = 224
     """The image size to train on: height and width, or one number for both. Other sizes work too."""
     patch_size: int = Field(default=16, ge=1, le=10_000)
+    """The height and width of a patch, in pixels; they must divide those of the image."""
     channels: int = Field(default=3, ge=1, le=1_000)
+    """The channels of an image: 1 for grayscale, 3 for RGB."""
     width: int = Field(default=512, ge=1, le=1_000_000)
+    """The width of the model: the features of each patch between layers (d_model)."""
     encoder: StackConfig = StackConfig()
+    """The layers of the encoder."""
     position: AnyGrid = LearnedGridConfig()
+    """The positional encoding of patches."""
     pooling: Literal["cls", "mean"] = "cls"
     """The vector of an image: that of a CLS token, or the mean over patches (then there is no such token)."""
     registers: int = Field(default=0, ge=0, le=5_000)
+    """The number of register tokens: extra learned tokens beside the patches (Darcet et al. 2024)."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout on the embedded patches."""
+    """The dropout probability of the embedded patches."""
     representation_size: int | None = Field(default=None, ge=1, le=1_000_000)
     """The width of a layer with tanh before the classifier, as in pretrained ViTs."""
     classes: Annotated[int, Field(ge=0, le=1_000_000)] | Labels = 1000

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.config import parse_json
-from regard.errors import UserError
+from regard.errors import UserError, how_to_upgrade
 from regard.files import file_sha256
 from regard.run.sharded_tensors import SHARD_INDEX, ShardedTensors, read_shard_index
 from regard.run.tensors import read_tensors
@@ -101,8 +101,8 @@ class CheckpointReader:
             state, number = {}, None
         if type(number) is int and number > FORMAT:
             raise NewerFormatError(
-                f"{path} was written by a newer regard (format {number}; this version reads {FORMAT}): upgrade with "
-                "pip install --upgrade regard."
+                f"{path} was written by a newer regard (format {number}; this version reads {FORMAT}); "
+                f"{how_to_upgrade()}."
             )
         if type(number) is not int or not _is_valid(state):
             raise UserError(f"{path} is missing or damaged.")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.config import parse_json
 from regard.data.tokenizers.tokenizer import read_tokenizer
-from regard.errors import UserError
+from regard.errors import UserError, how_to_upgrade
 from regard.files import check_encodable, file_sha256, new_file, new_folder, write_text
 from regard.model import (
     AnyModel,
@@ -36,6 +36,7 @@ from regard.model import (
     read_any_config,
 )
 from regard.model.embedding import out_of_vocabulary
+from regard.progress import phase
 from regard.run.checkpoint import CheckpointReader
 from regard.run.locate import find_checkpoint, note, pretrained_models, split_checkpoint
 from regard.run.tensors import read_shapes, read_tensors, unusable_reason, write_tensors
@@ -199,6 +200,7 @@ def model_metadata(
     }
 
 
+@phase("Loading the model")
 def load_model(name: str | Path) -> LoadedModel:
     """Load a run folder written by this version of regard or an earlier one, or a pretrained model by its name.
 
@@ -286,8 +288,8 @@ def _read_run_json(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} does not give its format version; restore it from a copy.")
     if version > FORMAT_VERSION:
         raise UserError(
-            f"{folder} was written by a newer regard (format {version}; this version reads up to {FORMAT_VERSION}): "
-            "upgrade with pip install --upgrade regard."
+            f"{folder} was written by a newer regard (format {version}; this version reads up to {FORMAT_VERSION}); "
+            f"{how_to_upgrade()}."
         )
     return dict(metadata)
 

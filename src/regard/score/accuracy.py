@@ -1,4 +1,4 @@
-"""Classification accuracy, with a confidence interval and the recall of each class.
+"""Classification accuracy, with a confidence interval, and precision, recall and F1 of each class.
 
 A test set is a sample, so its accuracy comes with an interval: Wilson's (1927), which stays between 0 and 100 and is
 valid for small sets and for accuracies near the ends, where the usual ± is not. Recall shows what accuracy hides: that
@@ -29,6 +29,8 @@ class AccuracyScore:
     """−Σ ln p(true class), over the items of classes that the model has."""
     unknown_classes: list[str] = field(default_factory=list)
     """Classes that the model does not have. Their items count as errors, but not in the loss."""
+    predicted_by_class: dict[str, int] = field(default_factory=dict)
+    """How many items were classified as each class, for the classes that occur or were predicted."""
 
     @property
     def items(self) -> int:
@@ -60,6 +62,26 @@ class AccuracyScore:
         return {name: _percent(self.correct_by_class[name], count) for name, count in self.items_by_class.items()}
 
     @property
+    def precision(self) -> dict[str, float]:
+        """The percentage of the items classified as each class that belong to it; 0 if there are none."""
+        return {
+            name: _percent(self.correct_by_class.get(name, 0), count) for name, count in self.predicted_by_class.items()
+        }
+
+    @property
+    def f1(self) -> dict[str, float]:
+        """The harmonic mean of precision and recall, for each class that occurs or was predicted."""
+        return {
+            name: _percent(2 * self.correct_by_class.get(name, 0), predicted + self.items_by_class.get(name, 0))
+            for name, predicted in self.predicted_by_class.items()
+        }
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of the F1 scores of all classes."""
+        return sum(self.f1.values()) / len(self.f1) if self.f1 else 0.0
+
+    @property
     def balanced_accuracy(self) -> float:
         """The mean of the recalls: the accuracy if all classes were equally frequent."""
         return sum(self.recall.values()) / len(self.recall) if self.recall else 0.0
@@ -72,6 +94,12 @@ class AccuracyScore:
         name, lowest = min(self.recall.items(), key=lambda item: item[1])
         return f"{text}; lowest recall {lowest:.1f} % for {name!r}"
 
+    def describe_items(self, unit: str) -> str:
+        """How many items there are, and how many of them the model cannot get right. `unit` is their name."""
+        unknown = sum(self.items_by_class[name] for name in self.unknown_classes)
+        lost = f", {unknown:,} of them with labels that the model does not have" if unknown else ""
+        return f"{self.items:,} {unit}{lost}"
+
     def rounded(self) -> dict[str, Any]:
         """As plain data: the percentages, to two decimals, and the counts."""
         return asdict(self) | {
@@ -81,7 +109,10 @@ class AccuracyScore:
             "loss": round(self.loss, 4),
             "correct": self.correct,
             "items": self.items,
+            "precision": {name: round(precision, 2) for name, precision in self.precision.items()},
             "recall": {name: round(recall, 2) for name, recall in self.recall.items()},
+            "f1": {name: round(f1, 2) for name, f1 in self.f1.items()},
+            "macro_f1": round(self.macro_f1, 2),
             "nats": round(self.nats, 4),
         }
 
@@ -108,13 +139,14 @@ def score_accuracy(
     invalid = next((number for number in (*predictions, *truth) if not 0 <= number < len(classes)), None)
     if invalid is not None:
         raise UserError(f"There is no class {invalid}; the {len(classes)} classes count from 0.")
-    items = Counter(truth)
+    items, predicted_items = Counter(truth), Counter(predictions)
     correct = Counter(label for label, prediction in zip(truth, predictions, strict=True) if label == prediction)
     return AccuracyScore(
         {classes[number]: items[number] for number in sorted(items)},
         {classes[number]: correct[number] for number in sorted(items)},
         nats,
         [classes[number] for number in sorted(items) if known is not None and number >= known],
+        {classes[number]: predicted_items[number] for number in sorted(items | predicted_items)},
     )
 
 

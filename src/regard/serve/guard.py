@@ -2,8 +2,8 @@
 
 The server is for one person on their own machine. A page of another site, open in the same browser, could still send
 requests to it. So the Host header of a request must name this machine (which defeats DNS rebinding), and its Origin, if
-the browser sends one, must be the page itself. Request bodies are limited in size. The response headers forbid the page
-to load or run anything from other sites.
+the browser sends one, must be the page itself. Request bodies are limited in size and time. The response headers forbid
+the page to load or run anything from other sites.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ MAX_BODY = 1 << 20
 """Bytes of a request body, unless `max_bodies` has another limit for its path."""
 SPARE_BODIES = 256 << 20
 """Bytes of all request bodies together, besides one of the largest size."""
+BODY_SECONDS = 120.0
+"""How long a client may take to send a request body."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -72,7 +74,7 @@ class LocalOnlyMiddleware:
 
 
 class _RefusedError(Exception):
-    """The body exceeds its limit."""
+    """The body exceeds a limit."""
 
 
 @dataclass
@@ -88,13 +90,16 @@ class _LimitedBody:
 
     def __init__(self, receive: Receive, send: Send, max_body: int, memory: _BodyMemory) -> None:
         self._receive, self._send, self._max_body, self._memory = receive, send, max_body, memory
+        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        self._complete = False
         self.received = 0
         self.refusal: tuple[int, str] | None = None
         """The status and message of a request that was refused."""
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        message = await self._next_message()
         if message["type"] == "http.request":
+            self._complete = not message.get("more_body", False)
             size = len(message.get("body", b""))
             self.received += size
             self._memory.used += size
@@ -105,6 +110,16 @@ class _LimitedBody:
             if self.refusal is not None:
                 raise _RefusedError
         return message
+
+    async def _next_message(self) -> Message:
+        if self._complete:  # what is left to come is the client's departure
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._receive()
+        except TimeoutError:
+            self.refusal = (408, f"The request was not complete after {BODY_SECONDS:.0f} seconds; send it again.")
+            raise _RefusedError from None
 
     async def send(self, message: Message) -> None:
         if self.refusal is None:

@@ -4,7 +4,7 @@ A recipe is a file that says everything a run depends on, and what to expect of 
 to all tasks; each task's own recipe (`task/<task>/recipe.py`) adds its data, its model and its evaluation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -15,15 +15,20 @@ from regard.cost import Workload
 from regard.data.source import DataSource
 from regard.errors import UserError, listed
 from regard.model import AnyModelConfig
+from regard.progress import phase
+from regard.run import LoadedModel
 from regard.task.expect import ExpectConfig
 from regard.task.init_from import check_fits, has_model, initial_settings, merge_settings, tokenizer_settings
 from regard.task.registry import get_task
 from regard.train.config import TrainConfig
 from regard.train.distributed.process_group import ProcessGroup
+from regard.train.optimizer import ScheduleConfig
 from regard.train.task import LogFn, Score, Task
 
 SPECIAL_IDS = {"pad": 0, "bos": 1, "eos": 2}
 """The ids that regard's tokenizers give to special tokens."""
+GIVEN = "given"
+"""The name of a test set that is a user's file."""
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 Part = TypeVar("Part")
@@ -37,11 +42,13 @@ class Recipe(Config):
     """
 
     name: str = ""
-    """By default, the name of the file."""
+    """The name of the recipe. By default, that of its file."""
     description: str
+    """One sentence about the recipe, for `regard recipes` and the model card."""
     limitations: str = ""
-    """For the model card: what a model of this recipe cannot do."""
+    """What a model of this recipe cannot do, for the model card."""
     task: str
+    """What the model is trained to do. It selects the keys of the other tables."""
     init_from: str | None = None
     """A run folder or pretrained model whose weights (and tokenizers) this run starts from."""
     train: TrainConfig
@@ -60,11 +67,13 @@ class Recipe(Config):
     unused_train_keys: ClassVar[Mapping[str, str]] = {}
     """Keys of [train] that have no effect for this task, and why; giving one is an error."""
     model_keys_from_data: ClassVar[tuple[str, ...]] = ()
-    """Keys of the model's config that follow from the data; giving one in [model] is an error."""
+    """Keys of the model's config (dotted, if nested) that follow from the data; giving one in [model] is an error."""
     model_kinds: ClassVar[tuple[str, ...]] = ()
     """The kinds of models that `init_from` may name."""
     new_model_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the model's config that are never taken from the model in `init_from`."""
+    head: ClassVar[Mapping[str, str]] = {}
+    """The kind of the model's head, and its defaults, if the task determines them."""
 
     if TYPE_CHECKING:  # declared by the subclasses
         data: Any
@@ -127,6 +136,48 @@ class Recipe(Config):
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """The data settings that train on a user's own file or folder; `data` are those of the recipe."""
         return {"train": [{"path": path}]}
+
+    @classmethod
+    def for_model(cls, loaded: LoadedModel, path: str) -> Self:
+        """A recipe by which a model that has none can be tested on a user's file: `evaluation_settings` say how."""
+        data = cls.model_fields["data"].annotation
+        assert data is not None
+        train = TrainConfig(steps=1, precision="float32", schedule=ScheduleConfig(kind="constant", lr=1.0))
+        recipe = cls.model_construct(description="", train=train, data=data(**cls.user_data_config(path, {})))
+        return recipe.with_test_data(path, cls.evaluation_settings(loaded))
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """The data settings for a model without a recipe: what the model itself implies."""
+        return {}
+
+    def with_test_data(self, path: str, settings: Mapping[str, Any]) -> Self:
+        """This recipe with a user's file or folder as its only test set, "given", read as its own data is.
+
+        `settings` change how it is read (`columns`, `unit` …) or what holds for all data (`context_length` …).
+        """
+        data = self.data
+        source = self.data_sources()[next(iter(data.test), "train")][0]
+        of_file = {key: value for key, value in settings.items() if key in type(source).model_fields}
+        others = {key: value for key, value in settings.items() if key not in of_file}
+        for key in ("train", "valid", "test"):
+            if key in others:
+                raise ConfigError(f"data.{key}", "the data to test on is the given file; leave this key out.")
+        try:
+            given = source.for_file(path, of_file)
+            data = type(data)(**data.plain() | others) if others else data
+        except ConfigError as error:
+            raise ConfigError(f"data.{error.key}", error.problem) from None
+        data = data.model_copy(update={"valid": None, "test": {GIVEN: given}})
+        return self.model_copy(update={"data": data})
+
+    def describe_score(self, score: Any) -> str:
+        """What was counted for a score, in words, and the settings that it depends on."""
+        return ""
+
+    def score_settings(self) -> dict[str, Any]:
+        """The settings that a score depends on, besides model and data, as plain data."""
+        return {}
 
     def build_task(self, folder: Path, log: LogFn, process_group: ProcessGroup) -> Task[Any]:
         """Prepare the data and build the model. Every process calls this; files are written by one of them."""
@@ -212,7 +263,8 @@ def score_test_sets(
     scores: dict[str, Score] = {}
     for part in [part for part in parts if part != "valid"] or parts:
         name = "held-out" if part == "valid" and recipe.data.valid is None else part
-        scores[name] = score(parts[part])
+        with phase(f"Scoring {name}"):
+            scores[name] = score(parts[part])
         log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
     return scores
 
@@ -221,6 +273,16 @@ def describe_batches(stats: Any, config: TrainConfig) -> str:
     """The sizes of an epoch in words; if it has a single batch, why that is smaller than configured."""
     whole = f" Each batch has all of the data, which is less than train.batch_tokens ({config.batch_tokens:,}) allows."
     return f"{stats}{whole if stats.batches == 1 else ''}"
+
+
+def check_labels(source: DataSource, found: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse test data none of whose labels the model has: it was made for another model, or is read in a wrong way."""
+    labels = sorted(set(found))
+    if labels and not set(labels) & set(known):
+        raise UserError(
+            f"{source.location}: the model has none of its labels ({listed(labels)}); it has {listed(known)}. Check "
+            "that the file is read as it is meant to be."
+        )
 
 
 def report_unknown(name: str, unknown: Sequence[str], log: LogFn, *, none_known: bool = False) -> None:

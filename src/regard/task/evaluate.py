@@ -1,54 +1,125 @@
-"""Evaluate a model on the test sets of its recipe, whatever its task.
+"""Evaluation of a model on the test sets of its recipe, or on a user's own file, whatever its task.
 
-If the data of the task are pairs of texts (translation), outputs are compared with references: those of the recipe, or
-those in files; a file of outputs can take the place of a model. For any other task the data is prepared as for
-training, and the task tests the model in the folder as it does at the end of a run.
+Outputs of tasks on text pairs are compared with references (`translation/evaluate.py`). For any other task, the task
+tests the model as it does at the end of a run. A user's file is read as the recipe's own data is, so a test set of the
+recipe gives the same score as a file. A model that has no recipe, such as an imported one, is tested with the settings
+that it implies itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.data.text.corpus import Corpus, CorpusConfig
-from regard.data.text.lines import read_lines
+from regard.data.text.corpus import CorpusConfig
+from regard.data.tokenizers.tokenizer import read_tokenizer
 from regard.decode import DecodeConfig
 from regard.errors import UserError
-from regard.run import find_model, is_unfinished, load_model, read_metadata, read_origin
-from regard.score import TranslationScore, score_translations
+from regard.model import build_meta, read_any_config
+from regard.run import LoadedModel, find_model, is_unfinished, load_model, read_metadata, read_origin
+from regard.run.folder import TOKENIZERS
 from regard.task.base import Recipe
+from regard.task.pipeline import Pipeline
 from regard.task.recipe_io import read_recipe
-from regard.task.registry import DEFAULT_TASK, TASKS, TaskInfo, get_task
-from regard.task.translation.recipe import ScoreConfig
+from regard.task.registry import TASKS, TaskInfo, find_task, get_task
+from regard.task.translation.evaluate import TextTestSet, is_output_file, recipe_test_sets
+from regard.task.translation.pipeline import Translator
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.task import Score
 
+Model = str | Path | Pipeline
+"""A run folder, a checkpoint or a pretrained model by its name, or one that is loaded."""
+
 
 def evaluate(
-    model: str | Path,
+    model: Model,
     test: str | None = None,
     *,
+    data: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
     beam_size: int | None = None,
     decode: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Score]:
-    """The scores of a model on the test sets of its recipe, or on the one named `test`.
+    """The scores of a model on the test sets of its recipe, on the one named `test`, or on a user's file.
 
+    The score on a file or folder `data` is called "given"; `settings` say how it is read, as [data] does in a recipe.
     `beam_size` replaces that of the recipe, for models that search for their output, as `decode` does other settings of
     its search.
     """
     changes = dict(decode or {}) | ({} if beam_size is None else {"beam_size": beam_size})
     if not compares_texts(model):
-        return _test_task(model, test, changes, device, process_group)
+        found = evaluate_task(
+            model, test, data=data, settings=settings, decode=changes, device=device, process_group=process_group
+        )
+        return found.scores
+    assert not isinstance(model, Pipeline) or isinstance(model, Translator)
+    if data is not None:
+        refuse_both(test)
+        sets = [TextTestSet.read(CorpusConfig(path=str(data), **settings or {}))]
+    else:
+        sets = recipe_test_sets(_name_of(model), test)
     scores: dict[str, Score] = {}
-    for test_set in recipe_test_sets(model, test):
-        sources = process_group.shard(test_set.sources)
-        mine = make_outputs(model, sources, lambda config: config.updated(changes), device=device)
-        scores[test_set.name] = test_set.score_outputs(process_group.gather_interleaved(mine))
+    for one in sets:
+        outputs = one.translate(
+            model, lambda config: config.updated(changes), device=device, process_group=process_group
+        )
+        scores[one.name] = one.score_outputs(outputs)
     return scores
+
+
+@dataclass(frozen=True)
+class TaskEvaluation:
+    """Scores by test set, and the recipe that says how they were made."""
+
+    recipe: Recipe
+    scores: dict[str, Score]
+
+    def describe(self, name: str) -> str:
+        """The score on a test set in words, with what was counted."""
+        score = self.scores[name]
+        counted = self.recipe.describe_score(score)
+        return f"{name} ({counted}): {score}" if counted else f"{name}: {score}"
+
+    def record(self, name: str) -> dict[str, Any]:
+        """The same as plain data."""
+        return {"test": name} | self.scores[name].rounded() | self.recipe.score_settings()
+
+
+def evaluate_task(
+    model: Model,
+    test: str | None = None,
+    *,
+    data: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    decode: Mapping[str, Any] | None = None,
+    device: torch.device | str = "cpu",
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> TaskEvaluation:
+    """Have the task test a model. Of the recipe's data, only the test sets are read; with `data`, not even these."""
+    if data is not None:
+        refuse_both(test)
+    folder = model.path if isinstance(model, Pipeline) else find_model(model)
+    loaded = None
+    if folder is not None and (folder / "recipe.toml").is_file():
+        recipe = read_recipe(folder)
+        if data is None:
+            recipe = _with_test_set(recipe, test, folder)
+    elif data is None:
+        raise UserError(f"{folder} contains no recipe, so it names no test sets; give a file of your own with --data.")
+    else:
+        loaded = _loaded(model, device)
+        recipe = _task_of(loaded).recipe_class().for_model(loaded, str(data))
+    if data is not None:
+        recipe = recipe.with_test_data(str(data), settings or {})
+    if decode:
+        recipe = _with_search(recipe, dict(decode))
+    loaded = loaded or _loaded(model, device)
+    task: Any = get_task(recipe.task).task_class().for_testing(recipe, loaded, process_group)
+    return TaskEvaluation(recipe, task.test(_silent))
 
 
 def recorded_task(model: str | Path) -> TaskInfo | None:
@@ -59,104 +130,59 @@ def recorded_task(model: str | Path) -> TaskInfo | None:
     return get_task(name) if name in TASKS else None
 
 
-def compares_texts(model: str | Path) -> bool:
-    """Whether a model (or a file of outputs) is evaluated by comparing texts with references."""
+def task_of_model(model: Model) -> TaskInfo | None:
+    """The task of a model: the one it was trained for, else the first that supports it. A file of outputs has none.
+
+    The weights are not read.
+    """
+    if isinstance(model, Pipeline):
+        return find_task(model.loaded)
+    folder = find_model(model)
     info = recorded_task(model)
+    if info is not None or not (folder / "run.json").is_file():
+        return info
+    metadata = read_metadata(folder)
+    structure = build_meta(read_any_config(metadata.get("model"), f"{folder / 'run.json'}: model"))
+    tokenizers = [read_tokenizer(folder / name) if (folder / name).is_file() else None for name in TOKENIZERS]
+    return find_task(LoadedModel(structure, *tokenizers, path=folder, origin=read_origin(folder)))
+
+
+def compares_texts(model: Model) -> bool:
+    """Whether a model (or a file of outputs) is evaluated by comparing texts with references."""
+    if not isinstance(model, Pipeline) and is_output_file(find_model(model)):
+        return True
+    info = task_of_model(model)
     return info is None or info.text_pairs
 
 
-@dataclass(frozen=True)
-class TextTestSet:
-    """Source sentences, their reference translations, and how outputs are compared with these."""
-
-    name: str
-    sources: list[str]
-    references: list[str]
-    score: ScoreConfig
-
-    @classmethod
-    def read(cls, corpus: CorpusConfig, score: ScoreConfig, name: str = "given") -> "TextTestSet":
-        """Read a test set from files."""
-        pairs = list(Corpus(name, (corpus,)).read())
-        return cls(name, [pair.source for pair in pairs], [pair.target for pair in pairs], score)
-
-    def score_outputs(self, outputs: Sequence[str]) -> TranslationScore:
-        how = self.score
-        return score_translations(outputs, self.references, tokenized=how.tokenized, lowercase=how.lowercase)
+def refuse_both(test: str | None) -> None:
+    """Refuse a test set of the recipe beside files."""
+    if test is not None:
+        raise UserError("--test names a test set of the recipe; leave it out, or the files.")
 
 
-def recipe_test_sets(model: str | Path, test: str | None = None) -> list[TextTestSet]:
-    """The test sets of the recipe that a model was trained with, or the one named `test`."""
-    folder = find_model(model)
-    if not is_output_file(folder):
-        read_metadata(folder)  # raises an error that says so if there is no such model
-    if not (folder / "recipe.toml").is_file():
-        raise UserError(f"{model} has no test sets of its own; give --source and --reference, or --pairs.")
-    recipe: Any = read_recipe(folder / "recipe.toml")
-    if not get_task(recipe.task).text_pairs:
-        raise UserError(f"{model}: this recipe is for {recipe.task}, whose outputs are not compared with references.")
-    sets: Mapping[str, CorpusConfig] = recipe.test_sets(folder)
-    held_out = [name for name in sets if name not in ("valid", *recipe.data.test)]
-    names = (list(recipe.data.test) or held_out) if test is None else [test]
-    if not names:
-        raise UserError(f"{model} was trained without test sets; give --source and --reference, or --pairs.")
-    for name in names:
-        if name not in sets:
-            raise UserError(f"{model} has no test set {name!r}; it has {', '.join(sets) or 'none'}.")
-    return [TextTestSet.read(sets[name], recipe.score, name) for name in names]
+def _name_of(model: Model) -> str | Path:
+    """The folder of a model, or its name."""
+    if not isinstance(model, Pipeline):
+        return model
+    if model.path is None:
+        raise UserError("This model is in no folder, so it has no test sets; give a file of your own as data.")
+    return model.path
 
 
-def is_output_file(path: Path) -> bool:
-    """Whether a path is a file of outputs (or a pipe that sends them), and not a model."""
-    return path.exists() and not path.is_dir()
-
-
-def make_outputs(
-    model: str | Path,
-    sources: Sequence[str],
-    change: Callable[[DecodeConfig], DecodeConfig] | None = None,
-    *,
-    split: bool = False,
-    device: torch.device | str = "cpu",
-    progress: Callable[[int], None] | None = None,
-) -> list[str]:
-    """A model's best output for each source line. If `model` is a file, its lines are the outputs.
-
-    `change` changes the settings of the search. With `split`, lines are split into sentences as by `regard translate`.
-    """
-    path = Path(model)
-    if is_output_file(path):
-        lines = list(read_lines(path))
-        if len(lines) != len(sources):
-            raise UserError(f"{path} has {len(lines):,} lines, the test set {len(sources):,}; give one for each.")
-        return lines
-    info = recorded_task(model) or get_task(DEFAULT_TASK)
-    translator: Any = info.pipeline_class().load(model, device)
-    decode = (translator.decode if change is None else change(translator.decode)).only_best()
-    if split:
-        return [one.text for one in translator.translate_batch(sources, decode, progress)]
-    return [best.text for best, *_ in translator.translate_sentences(sources, decode, progress)]
-
-
-def _test_task(
-    model: str | Path,
-    test: str | None,
-    changes: dict[str, Any],
-    device: torch.device | str,
-    process_group: ProcessGroup,
-) -> dict[str, Score]:
-    """Have the task test the model in the folder. Of the recipe's data, only the test sets are read."""
-    folder = find_model(model)
-    if not (folder / "recipe.toml").is_file():
-        raise UserError(f"{folder} contains no recipe, so it names no test sets.")
-    recipe = _with_test_set(read_recipe(folder), test, folder)
-    if changes:
-        recipe = _with_search(recipe, changes)
+def _loaded(model: Model, device: torch.device | str) -> LoadedModel:
+    if isinstance(model, Pipeline):
+        return model.loaded
     loaded = load_model(model)
     loaded.model.to(device).float()
-    task: Any = get_task(recipe.task).task_class().for_testing(recipe, loaded, process_group)
-    scores: dict[str, Score] = task.test(_silent)
-    return scores
+    return loaded
+
+
+def _task_of(loaded: LoadedModel) -> TaskInfo:
+    info = find_task(loaded)
+    if info is None:
+        raise UserError(f"{loaded.path}: this model belongs to no task that can be evaluated, or has no tokenizer.")
+    return info
 
 
 def _with_test_set(recipe: Recipe, test: str | None, folder: Path) -> Recipe:
@@ -164,7 +190,7 @@ def _with_test_set(recipe: Recipe, test: str | None, folder: Path) -> Recipe:
     held_out = recipe.held_out_source(folder)
     known = [name for name in recipe.data_sources() if name != "train"] + ([] if held_out is None else ["held-out"])
     if not known:
-        raise UserError(f"{folder} was trained without test sets, so there is nothing to evaluate it on.")
+        raise UserError(f"{folder} was trained without test sets; give a file of your own with --data.")
     if test is not None and test not in known:
         raise UserError(f"{folder} has no test set {test!r}; it has {', '.join(known)}.")
     data: Any = vars(recipe)["data"]

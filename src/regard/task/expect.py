@@ -21,15 +21,19 @@ class ExpectedScore(Config):
     """The expected scores on a test set: the mean over seeds, and the standard deviation if there are several."""
 
     bleu: float | None = Field(default=None, ge=0, le=100)
+    """BLEU by sacreBLEU, from 0 to 100."""
     chrf: float | None = Field(default=None, ge=0, le=100)
+    """chrF by sacreBLEU, from 0 to 100."""
     loss: float | None = Field(default=None, ge=0, le=1e3)
-    """Nats per token."""
+    """The loss in nats per token, without label smoothing."""
     bits_per_byte: float | None = Field(default=None, ge=0, le=1e3)
+    """The loss of a language model in bits per byte of text, which does not depend on the tokenizer."""
     f1: float | None = Field(default=None, ge=0, le=100)
+    """Labeled bracket F1 of a parser, in percent."""
     accuracy: float | None = Field(default=None, ge=0, le=100)
-    """Percent."""
+    """Accuracy in percent."""
     std: float | None = Field(default=None, ge=0, le=1e3)
-    """Standard deviation over seeds of the first metric that is given."""
+    """The standard deviation over seeds of the first metric that is given."""
 
     @model_validator(mode="after")
     def _has_a_metric(self) -> Self:
@@ -53,12 +57,17 @@ class ExpectConfig(Config):
     """What to expect of a run: measured with this recipe, or taken from `source`."""
 
     measured: bool
+    """Whether the scores were measured with this recipe. If not, `source` names where they come from."""
     scores: dict[str, ExpectedScore] = Field(default_factory=dict)
-    """By the name of the test set."""
+    """The expected scores, by the name of the test set."""
     seeds: int | None = Field(default=None, ge=1, le=1_000_000)
+    """The number of runs with different seeds whose mean is given."""
     minutes: float | None = Field(default=None, gt=0, le=100_000_000)
+    """How long such a run takes on `hardware`."""
     hardware: str | None = None
+    """The machine on which it was measured."""
     source: str | None = None
+    """The publication that scores come from if they were not measured with this recipe."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -67,6 +76,17 @@ class ExpectConfig(Config):
         if not self.measured and self.scores and self.source is None:
             raise ConfigError("source", "scores that were not measured need a source.")
         return self
+
+    @property
+    def time(self) -> str:
+        """How long a run takes, and on what."""
+        return f"{self.minutes:g} min on {self.hardware}" if self.measured else "not measured"
+
+    @property
+    def first_score(self) -> str:
+        """The metric that counts most on the first test set, and its source if it was not measured here."""
+        first = next((str(score).partition(",")[0] for score in self.scores.values()), "")
+        return f"{first} (published: {self.source})" if first and not self.measured else first
 
     def describe(self, test: str) -> str:
         """The expectation for a test set in parentheses, to stand behind the score; empty if there is none."""

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import tomli_w
 
 from regard.config import parse_toml
+from regard.data.registry import Availability, locate_dataset
 from regard.data.text.corpus import CorpusConfig
 from regard.errors import UserError
 from regard.run import find_model
@@ -39,6 +40,18 @@ _MAX_KEYS = 50
 _MAX_CHARACTERS = 1 << 20
 """A recipe is never longer, but a device may be endless."""
 
+DataAvailability = Literal["bring", "download", "here", "included"]
+"""Where the data of a recipe comes from: from the user, from the internet, from this machine, or with regard."""
+_AVAILABILITY: dict[Availability, DataAvailability] = {
+    "package": "included",
+    "REGARD_DATA": "here",
+    "system": "here",
+    "cache": "here",
+    "downloadable": "download",
+    "partly downloadable": "bring",
+    "not downloadable": "bring",
+}
+
 
 @dataclass(frozen=True)
 class ShippedRecipe:
@@ -46,6 +59,12 @@ class ShippedRecipe:
 
     name: str
     recipe: Recipe
+
+    def data_availability(self) -> DataAvailability:
+        """Where its data comes from: the source that takes most effort counts. Nothing is downloaded."""
+        datasets = {source.dataset for sources in self.recipe.data_sources().values() for source in sources}
+        found = {"bring" if name is None else _AVAILABILITY[locate_dataset(name).availability] for name in datasets}
+        return next(one for one in get_args(DataAvailability) if one in found)
 
 
 def shipped_recipes() -> list[ShippedRecipe]:
@@ -175,13 +194,24 @@ def _table_at(values: Any, path: list[str]) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
+def recipe_text(name: str | Path) -> str:
+    """The text of a recipe by its name or path, comments included."""
+    return _find_text(name)[0]
+
+
 def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
     """The plain values of a recipe, and its name for messages."""
+    text, where, folder = _find_text(name)
+    return _with_absolute_paths(_parse(text, where), folder), where
+
+
+def _find_text(name: str | Path) -> tuple[str, str, Path]:
+    """The text of a recipe, its name for messages, and the folder that its paths are relative to."""
     path = Path(name)
     if path.suffix == ".toml" or path.is_dir() or "/" in str(name):
         path = path / "recipe.toml" if path.is_dir() else path
         try:
-            return _with_absolute_paths(_parse(_read_text(path), str(path)), path.parent), str(path)
+            return _read_text(path), str(path), path.parent
         except FileNotFoundError:
             if Path(name).is_dir():
                 raise UserError(
@@ -198,7 +228,7 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str]:
         hint = f"did you mean {' or '.join(near)}?" if near else "`regard recipes` lists them."
         raise UserError(f"There is no recipe named {str(name)!r}; {hint} The path of a file ends in .toml.")
     text = (resources.files("regard") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-    return _with_absolute_paths(_parse(text, f"recipe {name}"), Path.cwd()), f"recipe {name}"
+    return text, f"recipe {name}", Path.cwd()
 
 
 def _read_text(path: Path) -> str:

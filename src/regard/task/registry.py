@@ -47,6 +47,8 @@ class TaskInfo:
     """The `Pipeline` class, as "module:attribute"."""
     commands: tuple[str, ...] = ()
     """The `regard` commands that use its models."""
+    head: str | None = None
+    """The kind of head that its models have, if another task has the same pipeline."""
     text_pairs: bool = False
     """Its data are pairs of texts, so `train` takes --pairs, and `score` compares outputs with references."""
 
@@ -77,7 +79,8 @@ def find_task(loaded: "LoadedModel") -> TaskInfo | None:
     recorded = loaded.origin.get("task")
     for name in dict.fromkeys([recorded, *TASKS] if recorded in TASKS else TASKS):
         info = get_task(name)
-        if info.pipeline_class().unsupported_reason(loaded) is None:
+        head = getattr(getattr(loaded.config, "head", None), "kind", None)
+        if info.head in (None, head) and info.pipeline_class().unsupported_reason(loaded) is None:
             return info
     return None
 

@@ -35,19 +35,21 @@ from regard.cost import (
 from regard.errors import UserError
 from regard.files import write_text
 from regard.model import count_embedding_parameters, count_parameters
+from regard.progress import listen_to_phases, phase
 from regard.run import half_weights, read_metadata, save_trained_model
 from regard.run.folder import model_metadata
 from regard.task.base import Recipe
 from regard.task.claim import claim_folder, settings_of_result
 from regard.task.model_card import model_card
 from regard.task.recipe_io import read_recipe
+from regard.train.callback import Callback, CallbackList
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import check_shard_size
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import TrainResult
 from regard.train.task import Score, Task
-from regard.train.trainer import Callback, Trainer
+from regard.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,20 @@ def train(
     check_shard_size(recipe.train.parallel, process_group.size)
     device = torch.device(device)
     recipe = _with_precision(recipe, folder, device)
-    if not (folder / "run.json").is_file():
-        _check_memory(recipe, device, process_group.size)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(listen_to_phases(callback))
+        if not (folder / "run.json").is_file():
+            _check_memory(recipe, device, process_group.size)
         fresh = process_group.is_rank0 and not (folder / "recipe.toml").exists()
         if process_group.broadcast_from_rank0(lambda: claim_folder(recipe, folder, resume, stack, callback.log)):
             callback.log(f"{folder}: this run has already finished.")
             return _finished_result(recipe, folder)
         try:
-            task = recipe.build_task(folder, callback.log, process_group)
-            trainer = Trainer(task, recipe.train, folder, device=device, callback=callback, process_group=process_group)
+            with phase("Preparing"):
+                task = recipe.build_task(folder, callback.log, process_group)
+                trainer = Trainer(
+                    task, recipe.train, folder, device=device, callback=callback, process_group=process_group
+                )
         except (UserError, RuntimeError) as error:
             if fresh:
                 _remove_prepared_files(recipe, folder)
@@ -112,35 +118,17 @@ def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
     files = [name for name in recipe.prepared_files if name.endswith(".json")]  # tokenizers and other vocabularies
     known = model_metadata(task.model, _known_origin(recipe, task), folder, files)
     trainer.checkpoints.run = known | {"final_weights": recipe.train.final_weights}
-    result = trainer.run(resume=resume)
+    result = trainer.run(resume=resume, validate_first=recipe.init_from is not None)
     half, model = recipe.train.save_dtype == "float16", task.model
     if half:  # test the weights as they are saved
         model.load_state_dict({key: value.float() for key, value in half_weights(model).items()})
     scores = task.test(callback.log)
     if trainer.process_group.is_rank0:
         origin = _origin(recipe, task, result, cost, scores, trainer.device)
-        write_text(folder / "README.md", model_card(recipe, origin))
-        save_trained_model(model, folder, origin=origin, half=half, files=files)
+        with phase("Saving the model"):
+            write_text(folder / "README.md", model_card(recipe, origin))
+            save_trained_model(model, folder, origin=origin, half=half, files=files)
     return RunResult(folder, scores, result.seconds)
-
-
-class CallbackList(Callback):
-    """Several callbacks as one."""
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.callbacks = callbacks
-
-    def log(self, message: str) -> None:
-        for callback in self.callbacks:
-            callback.log(message)
-
-    def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        for callback in self.callbacks:
-            callback.on_train_metrics(step, metrics)
-
-    def on_validation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        for callback in self.callbacks:
-            callback.on_validation_metrics(step, metrics)
 
 
 def train_recipe(
@@ -202,6 +190,7 @@ def _remove_prepared_files(recipe: Recipe, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+@phase("Checking whether the model fits into memory")
 def _check_memory(recipe: Recipe, device: torch.device, processes: int) -> None:
     """Refuse a model that does not fit the device, before anything is written, read or built.
 
@@ -239,6 +228,7 @@ def expected_cost(recipe: Recipe, device: Literal["cpu", "cuda"] = "cuda") -> Co
     return estimate(recipe.expected_model_config, recipe.expected_workload(), setup)
 
 
+@phase("Estimating the cost")
 def log_cost(recipe: Recipe, task: Task[Any], device: torch.device, callback: Callback) -> Cost:
     """Estimate the cost of the run, of all processes together, and log it before training."""
     config = recipe.train

@@ -100,7 +100,7 @@ class Seq2SeqTask:
         return add_aux_loss(self.model, lambda: training_loss(*self._logits(forward, batch, config.passes), config))
 
     def nll(self, forward: Forward, batch: Batch) -> Loss:
-        return cross_entropy(*self._logits(forward, batch))
+        return cross_entropy(*self._logits(forward, batch), self.config.loss.label_smoothing)
 
     def validation_batches(self) -> Iterator[Batch]:
         if self.valid is None:

@@ -13,9 +13,10 @@ class ParallelConfig(Config):
     """How several processes train together. A single process ignores this."""
 
     kind: Literal["ddp", "fsdp"] = "ddp"
-    """ddp: every process holds all weights. fsdp: each holds a shard of them, which takes less memory."""
+    """How weights are distributed. ddp: every process holds all weights. fsdp: each holds a shard of them, which takes
+    less memory."""
     shard: int | None = Field(default=None, ge=2, le=100_000)
-    """fsdp: over how many processes the weights are sharded; every further group of that many holds another copy.
+    """With fsdp, over how many processes the weights are sharded; every further group of that many holds another copy.
     All processes, if not given."""
     timeout: float = Field(default=600.0, gt=0, le=2_592_000)
     """Seconds after which a process that does not answer counts as lost."""
@@ -31,7 +32,9 @@ class TrainConfig(Config):
     """Settings of the trainer, whatever the task. A step is one optimizer step on `grad_accumulation` batches."""
 
     seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """The seed of all random numbers: initial weights, order of the batches, dropout."""
     steps: int = Field(ge=1, le=1_000_000_000)
+    """The number of optimizer steps of the run."""
     batch_tokens: int = Field(default=4096, ge=1, le=1_000_000_000)
     """The most tokens that a batch has on either side (source, target), padding included."""
     length_buckets: int = Field(default=32, ge=1, le=100_000)
@@ -58,18 +61,23 @@ class TrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig
     validate_every: int = Field(default=1000, ge=1, le=1_000_000_000)
+    """Steps between two evaluations on the validation set."""
     save_every: int = Field(default=1000, ge=1, le=1_000_000_000)
+    """Steps between two checkpoints."""
     log_every: int = Field(default=50, ge=1, le=1_000_000_000)
+    """Steps between two lines of the log: loss, learning rate, speed."""
     keep_checkpoints: int = Field(default=5, ge=1, le=1_000_000)
     """How many checkpoints are kept, besides the best."""
     final_weights: Literal["last", "best", "average", "ema"] = "last"
     """The weights of the finished model: those of the last step, those that did best on the validation set, the average
     of the last `average_last` checkpoints, or the exponential moving average."""
     average_last: int = Field(default=5, ge=1, le=1_000_000)
+    """The number of last checkpoints that `final_weights = "average"` averages."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999; 0 keeps none."""
     monitor: Literal["loss", "score"] = "loss"
-    """What decides which weights are best: the loss on the validation set, or the task's score."""
+    """What decides which weights are best: the loss on the validation set (without label smoothing), or the task's
+    score."""
     patience: int = Field(default=0, ge=0, le=1_000_000)
     """Early stopping after so many validations in a row without improvement; 0 never stops early."""
 

@@ -20,14 +20,20 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Config):
-    """The defaults are the paper's (Vaswani et al. 2017, §5.3)."""
+    """The optimizer. The defaults are the paper's (Vaswani et al. 2017, §5.3)."""
 
     kind: Literal["adam", "adamw", "muon"] = "adam"
+    """The algorithm. adam: weight decay is part of the gradient. adamw: weight decay is decoupled from it (Loshchilov &
+    Hutter 2019). muon: updates of weight matrices are orthogonalized, and other parameters are updated by AdamW (Jordan
+    et al. 2024)."""
     betas: tuple[Beta, Beta] = Field(default=(0.9, 0.98), strict=False)
+    """The decay rates β₁ and β₂ of Adam's running averages of the gradient and of its square."""
     eps: float = Field(default=1e-9, gt=0, le=1)
+    """Added to Adam's denominator, so that nothing is divided by zero."""
     weight_decay: float = Field(default=0.0, ge=0, le=100)
+    """The strength of weight decay. It applies to weight matrices, not to embeddings, norms and biases."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Muon only."""
+    """The momentum of Muon; other optimizers ignore it."""
 
     def build(self, model: nn.Module) -> "Optimizer":
         return Optimizer(self, model)
@@ -119,7 +125,7 @@ def _matrices(model: nn.Module) -> set[Tensor]:
 
 
 class ScheduleConfig(Config):
-    """`lr` is the peak learning rate, reached after `warmup_steps` steps.
+    """The learning rate schedule: `lr` is the peak learning rate, reached after `warmup_steps` steps.
 
     - inverse-sqrt: lr · √(warmup_steps / step) from then on. With lr = (width · warmup_steps)^-½ this is the paper's
       schedule (Vaswani et al. 2017, eq. 3).
@@ -129,11 +135,15 @@ class ScheduleConfig(Config):
     """
 
     kind: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"
+    """How the learning rate decays after the warmup."""
     lr: float = Field(gt=0, le=100)
+    """The peak learning rate."""
     warmup_steps: int = Field(default=4000, ge=0, le=1_000_000_000)
+    """The number of steps in which the learning rate rises linearly from zero to its peak."""
     steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """The length of the run, for schedules that end with it."""
+    """The length of the run, for schedules that end with it. By default `train.steps`."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """The final learning rate of a cosine schedule, as a fraction of the peak."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -61,17 +61,22 @@ class BestTracker:
     monitor: Literal["loss", "score"]
     patience: int
     score: float | None = None
-    """Larger is better: the task's score, or the negative validation loss."""
+    """Larger is better: the task's score, or the log-likelihood of the validation set."""
     step: int = 0
     stale: int = 0
     """Validations in a row without improvement."""
+    initial_score: float | None = None
+    """Of the model that training started from, if it was validated. It is for comparison, and never the best."""
 
     def update(self, step: int, metrics: Mapping[str, float], evaluation: Evaluation | None) -> bool:
-        """Record a validation; returns whether it is the best so far."""
-        if evaluation is not None and (self.monitor == "score" or "loss" not in metrics):
+        """Record a validation; returns whether it is the best so far.
+
+        The loss that is monitored is the negative log-likelihood: label smoothing is for training only.
+        """
+        if evaluation is not None and (self.monitor == "score" or "nll" not in metrics):
             score = evaluation.score
         else:
-            score = -metrics["loss"]
+            score = -metrics["nll"]
         if math.isfinite(score) and (self.score is None or score > self.score):
             self.score, self.step, self.stale = score, step, 0
             return True
@@ -82,11 +87,18 @@ class BestTracker:
     def out_of_patience(self) -> bool:
         return 0 < self.patience <= self.stale
 
+    @property
+    def is_worse_than_initial(self) -> bool:
+        """Whether no validation was better than that of the model that training started from."""
+        return self.initial_score is not None and self.score is not None and self.score <= self.initial_score
+
     def state_dict(self) -> dict[str, Any]:
-        return {"score": self.score, "step": self.step, "stale": self.stale}
+        state = {"score": self.score, "step": self.step, "stale": self.stale}
+        return state if self.initial_score is None else state | {"initial_score": self.initial_score}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.score, self.step, self.stale = state["score"], state["step"], state["stale"]
+        self.initial_score = state.get("initial_score")
 
 
 class EMA:

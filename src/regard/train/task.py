@@ -115,7 +115,8 @@ class Task(Protocol[AnyBatch]):
         ...
 
     def nll(self, forward: Forward, batch: AnyBatch) -> Loss:
-        """The validation loss: the negative log-likelihood of one forward pass, without label smoothing."""
+        """The validation loss of one forward pass: the negative log-likelihood (`Loss.nll`), and the loss with the
+        recipe's label smoothing (`Loss.total`), without auxiliary losses."""
         ...
 
     def validation_batches(self) -> Iterable[AnyBatch]:

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic
@@ -24,6 +24,8 @@ from torch import Tensor
 from regard.cost import is_out_of_memory
 from regard.errors import UserError
 from regard.kernels.cpu.threads import report_busy_cores
+from regard.progress import phase
+from regard.train.callback import Callback
 from regard.train.checkpoint import Checkpoint, CheckpointManager, restore_rng_state, rng_state
 from regard.train.config import TrainConfig
 from regard.train.cuda_graph_step import CudaGraphStep, uncapturable_reason
@@ -37,19 +39,7 @@ from regard.train.policies import EMA, BatchSplitter, BestTracker, TrainResult, 
 from regard.train.runtime import StoppedError, deterministic_algorithms, stop_on_signal, without_cudnn_attention
 from regard.train.step import ExpertBalance, Pass, TrainStep, check_batch_sharding, forward_in_precision, shard_batches
 from regard.train.task import AnyBatch, Task
-
-
-class Callback:
-    """Follows a run. Its methods do nothing; a subclass overrides those it needs."""
-
-    def log(self, message: str) -> None:
-        """A message for the user."""
-
-    def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of the steps since the last call."""
-
-    def on_validation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of a validation."""
+from regard.train.validation import validation_loss
 
 
 @dataclass
@@ -102,8 +92,11 @@ class Trainer(Generic[AnyBatch]):
         self._stats = RunningStats(0)
         self._start = 0.0
 
-    def run(self, *, resume: bool = False) -> TrainResult:
-        """Train to the end, from the beginning or from the newest intact checkpoint."""
+    def run(self, *, resume: bool = False, validate_first: bool = False) -> TrainResult:
+        """Train to the end, from the beginning or from the newest intact checkpoint.
+
+        With `validate_first` a validation comes before the first step, which shows what the initial model can do.
+        """
         with (
             deterministic_algorithms(self.config.deterministic),
             without_cudnn_attention(),
@@ -113,8 +106,11 @@ class Trainer(Generic[AnyBatch]):
             if resume:
                 self._resume()
             rank0 = self.process_group.is_rank0
-            writer = MetricsWriter(self.folder, after=self.state.step) if rank0 else NullMetricsWriter()
+            after = self.state.step or -1  # at step 0 nothing was logged that stays: it is validated again
+            writer = MetricsWriter(self.folder, after=after) if rank0 else NullMetricsWriter()
             try:
+                if validate_first and self.state.step == 0:
+                    self._validate_first(writer)
                 stopped_early = self._train(writer)
                 return self._finish(stopped_early)
             finally:
@@ -144,10 +140,16 @@ class Trainer(Generic[AnyBatch]):
         self._stats.start_clock()
         stream = self.task.batches.epochs()
         self.placement.module.train()
+        self.callback.on_train_begin(self.state.step, self.state.tokens)
+        # Kernels are compiled, and CUDA graphs captured, when they are first needed.
+        first: contextlib.AbstractContextManager[Any] = phase("Taking the first step")
         with stop_on_signal(ignore_repeats=self.process_group.size > 1) as signaled:
             while self.state.step < config.steps and not self.best.out_of_patience:
-                self._stats.add(self._take_step(stream))
+                with first:
+                    self._stats.add(self._take_step(stream))
+                first = contextlib.nullcontext()
                 step = self.state.step
+                self.callback.on_step(step, self.state.tokens)
                 last = step == config.steps
                 if step % config.log_every == 0 or last:
                     self._log(writer)
@@ -241,8 +243,9 @@ class Trainer(Generic[AnyBatch]):
     def _validate(self, writer: MetricsWriter | NullMetricsWriter) -> bool:
         """Loss and score on the validation set; returns whether they are the best so far."""
         try:
-            with self._evaluation_weights():
-                metrics = self._validation_loss()
+            with phase("Validating"), self._evaluation_weights():
+                forward = forward_in_precision(self.model, self.config.precision)
+                metrics = validation_loss(self.task, forward, self._to_device, self.process_group)
                 evaluation = self.task.evaluate()
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -261,18 +264,20 @@ class Trainer(Generic[AnyBatch]):
         self.callback.on_validation_metrics(self.state.step, metrics)
         return is_best
 
-    @torch.no_grad()
-    def _validation_loss(self) -> dict[str, float]:
-        """The mean negative log-likelihood; each process computes its shard of the batches."""
-        forward = forward_in_precision(self.model, self.config.precision)
-        total: Loss | None = None
-        for number, batch in enumerate(self.task.validation_batches()):
-            if number % self.process_group.size == self.process_group.rank:
-                loss = self.task.nll(forward, self._to_device(batch))
-                total = loss if total is None else total + loss
-        sums = [0.0, 0.0, 0.0] if total is None else [1.0, float(total.nll), float(total.count)]
-        found, nll, count = self.process_group.all_reduce(sums)
-        return {"loss": nll / max(count, 1.0)} if found else {}
+    def _validate_first(self, writer: MetricsWriter | NullMetricsWriter) -> None:
+        """Validate the initial model, for comparison: it is no checkpoint, so it is never the best one.
+
+        Random number generators are left as they were, so the steps are the same as without this validation.
+        """
+        self._start = time.perf_counter()
+        states, best = rng_state(self.process_group), self.best
+        self.best = BestTracker(best.monitor, patience=0)
+        try:
+            self._validate(writer)
+            best.initial_score = self.best.score
+        finally:
+            self.best = best
+            restore_rng_state(states, self.process_group)
 
     @contextlib.contextmanager
     def _evaluation_weights(self) -> Iterator[None]:
@@ -312,7 +317,8 @@ class Trainer(Generic[AnyBatch]):
             metadata,
             ema={} if self.ema is None else self.ema.weights,
         )
-        self.checkpoints.save(checkpoint, best=best, temporary=temporary)
+        with phase("Saving a checkpoint"):
+            self.checkpoints.save(checkpoint, best=best, temporary=temporary)
 
     def _resume(self) -> None:
         checkpoint = self.checkpoints.load_latest()
@@ -337,9 +343,15 @@ class Trainer(Generic[AnyBatch]):
 
     def _finish(self, stopped_early: bool) -> TrainResult:
         state = self.state
-        weights = load_final_weights(
-            self.config, self.placement, self.checkpoints, self.best.step, self.ema, last_step=state.step
-        )
+        if self.best.is_worse_than_initial:
+            self.callback.log(
+                "No validation was better than that of step 0, the model that training started from; a lower "
+                "train.schedule.lr or fewer train.steps may help."
+            )
+        with phase("Loading the final weights"):
+            weights = load_final_weights(
+                self.config, self.placement, self.checkpoints, self.best.step, self.ema, last_step=state.step
+            )
         self.model.eval()
         return TrainResult(state.step, state.tokens, state.seconds, self.splitter.splits, stopped_early, weights)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,7 @@ pytest.importorskip("numba")
 from regard.kernels.cpu import jit_cache
 from regard.kernels.cpu.jit import DiskCache, c_function, jit, jit_inline, jit_strict
 from regard.kernels.cpu.openmp import openmp_kernel
+from regard.progress import listen_to_phases
 
 pytestmark = pytest.mark.start_early(13)
 
@@ -89,7 +91,8 @@ def test_the_digest_covers_whatever_can_be_compiled_in() -> None:
     """A kernel file imports functions and constants only from files that are in the digest, or outside of regard."""
     covered = {path.stem for path in jit_cache.source_files()}
     assert {"vector_math", "packed_gemm", "dispatch", "params"} <= covered
-    helpers = {"regard.files", "regard.errors", "regard.data.registry.cache"}  # never called by compiled code
+    # never called by compiled code
+    helpers = {"regard.files", "regard.errors", "regard.progress", "regard.data.registry.cache"}
     for path in jit_cache.SOURCES.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard.kernels"):
@@ -98,6 +101,14 @@ def test_the_digest_covers_whatever_can_be_compiled_in() -> None:
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard"):
                 assert path.name == "jit_cache.py" or node.module == "regard.errors", (path, node.module)
                 assert node.module in helpers
+
+
+def test_compilation_is_one_phase_and_a_cached_kernel_none(restart: Restart) -> None:
+    listener = mock.Mock()
+    with listen_to_phases(listener):
+        for _ in range(2):
+            assert restart()(1) == 20  # callee is compiled while caller is
+            assert (listener.on_phase_begin.call_count, listener.on_phase_end.call_count) == (1, 1)
 
 
 def test_versions_of_the_compiler_are_part_of_the_digest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,3 +389,26 @@ def test_tokenizer_has_the_models_special_tokens(generator: TextGenerator) -> No
         generator.config.special_tokens.bos,
         generator.config.special_tokens.eos,
     )
+
+
+@pytest.mark.parametrize(("start", "end"), [(True, True), (False, True), (False, False)])
+def test_scores_of_texts_are_those_of_a_forward_pass(start: bool, end: bool, tmp_path: Path) -> None:
+    """The first token is predicted from BOS, or from the EOS of another text, or not at all."""
+    generator = TextGenerator.load(save_random_writer(tmp_path / "writer", start=start, end=end))
+    texts = ["the old cat", "", "red", "a", "big dog and sea"]
+    first = generator.prompt_ids([])
+    found = generator.score(texts)
+    for text, logprobs in zip(texts, found, strict=True):
+        ids = [*first, *generator.tokenizer.encode(text)]
+        expected = []
+        if len(ids) > 1:
+            rows = generator.logits([ids]).log_softmax(-1)[0, :-1].gather(1, torch.tensor(ids[1:])[:, None])
+            expected = rows.flatten().tolist()
+        assert logprobs == pytest.approx(expected, abs=1e-5)
+        assert generator.score(text) == pytest.approx(logprobs, abs=1e-5)
+
+
+def test_score_of_a_generated_text_is_its_log_probability(generator: TextGenerator) -> None:
+    ((best, *_),) = generator.generate_batch([""], max_new_tokens=8, decode=GREEDY)
+    assert generator.tokenizer.encode(best.text) == list(best.tokens)
+    assert generator.score(best.text) == pytest.approx(best.token_logprobs[: len(best.tokens)], abs=1e-5)

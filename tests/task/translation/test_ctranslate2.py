@@ -12,6 +12,7 @@ import torch
 from regard import UserError
 from regard.attention import LearnedConfig
 from regard.decode import Constraints, DecodeConfig, LengthPenalty
+from regard.errors import how_to_install
 from regard.interop.ctranslate2 import engine as ctranslate2_engine
 from regard.interop.ctranslate2.engine import cached_export, max_text_length
 from regard.interop.ctranslate2.export import export_ctranslate2
@@ -235,9 +236,7 @@ def test_missing_package_gives_the_install_command(ours: Translator, monkeypatch
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError) as refused:
         CTranslate2Translator(ours, "en-tr")
-    assert str(refused.value) == (
-        "CTranslate2 is not installed; install it with pip install 'regard[interop]', or use --engine regard."
-    )
+    assert str(refused.value) == (f"CTranslate2 is not installed; {how_to_install('interop')}, or use --engine regard.")
 
 
 # The length penalty

@@ -277,3 +277,20 @@ def test_pretrained_model_translates_unseen_sentences() -> None:
     translator = Translator.load("en-tr")
     result = translator.translate_sentences(list(EVERYDAY))
     assert [best.text for best, *_ in result] == list(EVERYDAY.values())
+
+
+def test_score_of_a_translation_is_what_the_search_found() -> None:
+    translator = Translator.load("en-tr")
+    sources = ["The cat ate the mouse.", "Good morning!", "Where is the old house of your mother?"]
+    best = [one for one, *_ in translator.translate_sentences(sources)]
+    found = translator.score(sources, [one.text for one in best])
+    for source, one, logprobs in zip(sources, best, found, strict=True):
+        assert (translator.target_tokenizer.encode(one.text), one.ended) == (list(one.tokens), True)
+        assert logprobs == pytest.approx(one.token_logprobs, abs=1e-4)
+        assert translator.score(source, one.text) == pytest.approx(logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize(("source", "target"), [(["a", "b"], ["c"]), ("a", ["b"])])
+def test_score_needs_a_translation_for_each_source(source: str, target: str, folder: Path) -> None:
+    with pytest.raises(UserError, match=r"for each|both alike"):
+        Translator.load(folder).score(source, target)

@@ -36,13 +36,19 @@ class PositionConfig(Config):
 
 
 class NoPositionConfig(PositionConfig):
+    """No positional encoding."""
+
     kind: Literal["none"] = "none"
 
 
 class RotaryConfig(PositionConfig):
+    """Rotary positions (RoPE, Su et al. 2021): queries and keys are rotated by their position."""
+
     kind: Literal["rotary"] = "rotary"
     theta: float = Field(default=10_000.0, gt=1, le=1e12)
+    """The base of the wavelengths (RoPE's theta)."""
     scaling: AnyScaling | None = None
+    """RoPE scaling, for sequences longer than in the original training."""
 
     def rotary(self, head_dim: int) -> Rotary | None:
         return Rotary(head_dim, self.theta, self.scaling)
@@ -52,6 +58,7 @@ class EncodingConfig(PositionConfig):
     """An absolute positional encoding, and how it is combined with the embeddings."""
 
     combine: Literal["add", "concatenate"] = "add"
+    """Whether the encoding is added to the token embedding or concatenated to it."""
     features: int | None = Field(default=None, ge=1, le=1_000_000)
     """The width of a concatenated encoding; the token embedding gets the rest of the model's width."""
 
@@ -77,23 +84,33 @@ class EncodingConfig(PositionConfig):
 
 
 class SinusoidalConfig(EncodingConfig):
+    """Sines and cosines of the position, at wavelengths from 2π to 2π · theta (Vaswani et al. 2017, §3.5)."""
+
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: float = Field(default=10_000.0, gt=1, le=1e12)
+    """The base of the wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
+    """The order of the features. interleaved: sine and cosine alternate, as in the paper. halves: all sines come first,
+    as in Marian."""
 
     def encoding(self, features: int) -> Position:
         return Sinusoidal(features, self.theta, self.layout)
 
 
 class LearnedConfig(EncodingConfig):
+    """A learned vector for each position."""
+
     kind: Literal["learned"] = "learned"
     max_length: int = Field(ge=1, le=100_000_000)
+    """The number of positions, and so the longest sequence that the model can take."""
 
     def encoding(self, features: int, generator: torch.Generator | None = None) -> Position:
         return Learned(features, self.max_length, generator)
 
 
 class IndexConfig(EncodingConfig):
+    """The index of the token itself, which is unbounded: for lectures, to see why it is not used."""
+
     kind: Literal["index"] = "index"
 
     def encoding(self, features: int) -> Position:
@@ -101,6 +118,8 @@ class IndexConfig(EncodingConfig):
 
 
 class NormalizedConfig(EncodingConfig):
+    """The index divided by the length, for encoders only: for lectures, to see why it is not used."""
+
     kind: Literal["normalized"] = "normalized"
 
     @property
@@ -112,6 +131,8 @@ class NormalizedConfig(EncodingConfig):
 
 
 class BinaryConfig(EncodingConfig):
+    """The bits of the index: for lectures, to see why it is not used."""
+
     kind: Literal["binary"] = "binary"
 
     def encoding(self, features: int) -> Position:

@@ -46,6 +46,7 @@ class LinearScaling(Scaling):
 
     kind: Literal["linear"] = "linear"
     factor: float = Field(ge=1e-6, le=1e6)
+    """What positions are divided by."""
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         return [frequency / self.factor for frequency in frequencies]
@@ -56,7 +57,9 @@ class DynamicScaling(Scaling):
 
     kind: Literal["dynamic"] = "dynamic"
     factor: float = Field(ge=1e-6, le=1e6)
+    """How fast theta grows with the length beyond `original_max_length`."""
     original_max_length: int = Field(ge=1, le=100_000_000)
+    """The context length of the original training."""
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         width = 2 * len(frequencies)
@@ -76,11 +79,17 @@ class YarnScaling(Scaling):
 
     kind: Literal["yarn"] = "yarn"
     factor: float = Field(ge=1e-6, le=1e6)
+    """What low frequencies are divided by."""
     original_max_length: int = Field(ge=1, le=100_000_000)
+    """The context length of the original training."""
     beta_fast: float = Field(default=32.0, gt=0, le=1e6)
+    """Frequencies with more rotations than this over the original length are unchanged."""
     beta_slow: float = Field(default=1.0, gt=0, le=1e6)
+    """Frequencies with fewer rotations than this over the original length are divided by `factor`."""
     attention_factor: float | None = Field(default=None, gt=0, le=1e3)
+    """The factor of cosine and sine, which scales the attention scores; by default 0.1 · ln(factor) + 1."""
     truncate: bool = True
+    """Whether the ramp between high and low frequencies begins and ends at whole pairs of features."""
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         width = 2 * len(frequencies)
@@ -116,9 +125,13 @@ class LongRopeScaling(Scaling):
 
     kind: Literal["longrope"] = "longrope"
     short_factors: Factors
+    """The divisor of each pair's frequency, for sequences up to `original_max_length`."""
     long_factors: Factors
+    """The divisor of each pair's frequency, for longer sequences."""
     original_max_length: int = Field(ge=1, le=100_000_000)
+    """The context length of the original training."""
     attention_factor: float = Field(default=1.0, gt=0, le=1e3)
+    """The factor of cosine and sine, which scales the attention scores."""
 
     def scale_frequencies(self, frequencies: list[float], theta: float, length: int | None = None) -> list[float]:
         for factors in (self.short_factors, self.long_factors):
@@ -145,9 +158,13 @@ class Llama3Scaling(Scaling):
 
     kind: Literal["llama3"] = "llama3"
     factor: float = Field(ge=1e-6, le=1e6)
+    """What low frequencies are divided by."""
     original_max_length: int = Field(ge=1, le=100_000_000)
+    """The context length of the original training."""
     low_freq_factor: float = Field(default=1.0, gt=0, le=1e6)
+    """Frequencies with fewer rotations than this over the original length are divided by `factor`."""
     high_freq_factor: float = Field(default=4.0, gt=0, le=1e6)
+    """Frequencies with more rotations than this over the original length are unchanged."""
 
     @model_validator(mode="after")
     def _band(self) -> Self:

@@ -22,18 +22,20 @@ def classify(
     image: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[IMAGE|TEXT]...", help="Image files or folders, or texts. Default: standard input, one per line."
+            metavar="IMAGE|TEXT", help="Image files or folders, or texts. Default: standard input, one per line."
         ),
     ] = None,
     output: OutputOption = None,
-    top: Annotated[int, typer.Option(min=1, max=1_000_000, help="The number of most likely classes to print.")] = 1,
+    top: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Top-k: the number of most likely classes to print.")
+    ] = 1,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
 ) -> None:
-    """Classify images or texts: print the most likely classes with their probabilities.
+    """Classify images or texts.
 
-    For images, each line begins with the path of the image.
+    Prints the most likely classes with their probabilities. For images, each line begins with the path of the image.
     """
     from regard.run import find_model, read_metadata
 

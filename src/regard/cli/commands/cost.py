@@ -33,16 +33,25 @@ NameArgument = Annotated[
 def cost(
     name: NameArgument,
     overrides: OverridesOption = None,
-    hardware: Annotated[str | None, typer.Option(help="The name of a GPU or CPU. Default: this machine.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="The GPU or CPU to estimate for, such as h200. Default: this machine.")
+    ] = None,
     price: Annotated[float | None, typer.Option(help="The price of one device per hour, in any currency.")] = None,
-    processes: Annotated[int, typer.Option(help="The number of devices that share each step.")] = 1,
-    length: Annotated[int | None, typer.Option(help="Tokens per sequence, source and target.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Target tokens per batch. Default: the recipe's.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Target tokens to train on, such as 1e9.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    processes: Annotated[int, typer.Option(help="The number of devices that share each step (data parallelism).")] = 1,
+    length: Annotated[
+        int | None, typer.Option(help="Sequence length: tokens of the source and of the target. Default: the recipe's.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size in target tokens. Default: the recipe's.")] = None,
+    tokens: Annotated[
+        float | None, typer.Option(help="Target tokens to train on, such as 1e9. Default: those of the recipe's steps.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON output: print one object.")] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Estimate the cost of training: parameters, FLOPs, memory, time, money. Nothing is downloaded or trained."""
+    """Estimate memory, time and price of training in advance.
+
+    Also the number of parameters and FLOPs. Nothing is downloaded or trained.
+    """
     from regard.cost import HARDWARE, Report, detect_hardware
 
     if hardware is not None and hardware not in HARDWARE:

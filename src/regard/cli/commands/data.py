@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.app import App
 from regard.cli.progress import download_progress
 
-app = typer.Typer(help="List, download and verify datasets.", no_args_is_help=True, rich_markup_mode=None)
+app = App(help="List, download and verify datasets.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
 def data_list(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON output: print one object per line.")] = False,
 ) -> None:
     """List the datasets: name, location, license, description."""
     from regard.data.registry import list_datasets, locate_dataset
@@ -52,7 +53,7 @@ def data_get(
 @app.command("check")
 def data_check(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Default: every dataset on this machine.")
+        str | None, typer.Argument(metavar="NAME", help="A dataset. Default: every dataset on this machine.")
     ] = None,
 ) -> None:
     """Verify the checksum of every file; exit with code 1 if one is missing or differs."""

@@ -19,7 +19,7 @@ def fill(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a masked language model.")],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts with [MASK] in them. Default: standard input, one per line."),
+        typer.Argument(metavar="TEXT", help="Texts with [MASK] in them. Default: standard input, one per line."),
     ] = None,
     file: Annotated[
         list[Path] | None, typer.Option(help="Read texts from a file, one per line; also .gz, .xz, .zst. Repeatable.")
@@ -30,7 +30,7 @@ def fill(
         typer.Option(
             min=1,
             max=10_000,
-            help="Print this many of the most likely words for each [MASK] instead of the filled text.",
+            help="Top-k: print this many of the most likely words for each [MASK] instead of the filled text.",
         ),
     ] = None,
     tokens_per_mask: Annotated[
@@ -40,7 +40,10 @@ def fill(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
 ) -> None:
-    """Fill in masked words, written as [MASK]. Several masks of a text are filled independently."""
+    """Fill in masked words, written as [MASK].
+
+    Several masks of a text are filled independently.
+    """
     from regard.task.masked_lm.pipeline import MASK, FillMask
 
     if text and file:

@@ -58,14 +58,17 @@ if TYPE_CHECKING:
     from regard.task.language_modeling.pipeline import GeneratedText, TextGenerator
 
 PromptArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Default: standard input, one prompt per line.")
+    list[str] | None,
+    typer.Argument(metavar="PROMPT", help="Texts to continue. Default: standard input, one prompt per line."),
 ]
 FileOption = Annotated[
     list[Path] | None, typer.Option(help="Read prompts from a file, one per line; also .gz, .xz, .zst. Repeatable.")
 ]
 BeamSizeOption = Annotated[
     int | None,
-    typer.Option(min=1, max=1000, help="Search for the most likely text instead of sampling; 1 is greedy search."),
+    typer.Option(
+        min=1, max=1000, help="Beam size: search for the most likely text instead of sampling; 1 is greedy search."
+    ),
 ]
 
 
@@ -77,7 +80,9 @@ def generate(
     max_new_tokens: Annotated[
         int, typer.Option(min=1, max=100_000_000, help="The maximum number of tokens to generate.")
     ] = 200,
-    nbest: Annotated[int, typer.Option(min=1, max=1000, help="The number of continuations of each prompt.")] = 1,
+    nbest: Annotated[
+        int, typer.Option(min=1, max=1000, help="N-best: the number of continuations of each prompt.")
+    ] = 1,
     beam_size: BeamSizeOption = None,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -89,7 +94,9 @@ def generate(
     length_penalty: LengthPenaltyOption = None,
     no_repeat_ngram: NoRepeatNgramOption = None,
     overrides: DecodeOverridesOption = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop sequence: generation ends before this text. Repeatable.")
+    ] = None,
     require: RequireOption = None,
     forbid: ForbidOption = None,
     as_json: JsonOption = False,
@@ -101,7 +108,10 @@ def generate(
     engine: EngineOption = Engine.regard,
     processes: ProcessesOption = None,
 ) -> None:
-    """Continue a text. One prompt is streamed; for several, or standard input, each result is printed on a line."""
+    """Continue a text with a language model.
+
+    One prompt is streamed; for several, or standard input, each result is printed on a line.
+    """
     sampling = sampling_settings(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     with report_errors_once():
         if prompt and file:

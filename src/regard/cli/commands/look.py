@@ -8,7 +8,7 @@ import typer
 
 from regard.cli.options import DeviceOption, ThreadsOption, select_device
 from regard.cli.processes import exit_now
-from regard.errors import UserError
+from regard.errors import UserError, how_to_install
 from regard.files import check_encodable
 
 if TYPE_CHECKING:
@@ -24,14 +24,16 @@ def look(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL... [TEXT]",
+            metavar="MODEL|TEXT",
             help="Run folders (or RUN@STEP), pretrained models (en-tr) or saved traces; then a text or an image file.",
         ),
     ],
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help=f"Port of the page. Default: {DEFAULT_PORT}, or the next free.")
     ] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser, or only print its address.")
+    ] = True,
     runs: Annotated[
         Path | None, typer.Option(help="Folder of runs whose training curves are shown. Default: runs.")
     ] = None,
@@ -42,7 +44,10 @@ def look(
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
 ) -> None:
-    """Look inside a model: the attention of every head, beam search as a tree, head ablation."""
+    """Look inside a model: attention, beam search, head ablation.
+
+    Opens a page in the browser with the attention of every head, the beam search as a tree, and more.
+    """
     names, text = _split(arguments)
     if runs is not None and not runs.is_dir():
         raise UserError(f"--runs {runs}: this folder does not exist.")
@@ -145,5 +150,6 @@ def _check_extra() -> None:
 
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise UserError(
-            "The server needs an extra: pip install 'regard[serve]'. Without it, --html FILE writes the page as a file."
+            f"The server needs packages that are not installed; {how_to_install('serve')}. Without them, --html FILE "
+            "writes the page as a file."
         )

@@ -31,13 +31,16 @@ if TYPE_CHECKING:
 def parse(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a parser.")],
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Default: standard input, one sentence per line.")
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="Sentences to parse. Default: standard input, one per line."),
     ] = None,
     file: Annotated[
         list[Path] | None, typer.Option(help="Read sentences from a file; also .gz, .xz, .zst. Repeatable.")
     ] = None,
     output: OutputOption = None,
-    tokenized: Annotated[bool, typer.Option("--tokenized", help="The words are already separated by spaces.")] = False,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized", help="Pretokenized input: words are already separated by spaces.")
+    ] = False,
     draw: Annotated[bool, typer.Option("--draw", help="Draw each tree instead of printing brackets.")] = False,
     svg: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also draw the trees as 1.svg, 2.svg … in this folder.")
@@ -50,7 +53,10 @@ def parse(
     threads: ThreadsOption = None,
     processes: ProcessesOption = None,
 ) -> None:
-    """Parse sentences into constituency trees, each well-formed and over exactly the words of its sentence."""
+    """Parse sentences into constituency trees.
+
+    Each tree is well-formed, and has exactly the words of its sentence.
+    """
     with report_errors_once():
         if text and file:
             raise UserError("TEXT and --file both name what to parse; give one of the two.")

@@ -1,8 +1,9 @@
 """`regard score`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,6 @@ import typer
 from regard.cli.decoding import change_decode, decode_changes
 from regard.cli.options import (
     BeamSizeOption,
-    DecodeOverridesOption,
     DeviceOption,
     JsonOption,
     LengthPenaltyOption,
@@ -22,13 +22,14 @@ from regard.cli.options import (
     parallel_corpus,
 )
 from regard.cli.processes import TIMEOUT, ProcessesOption, join_process_group, launch_processes, report_errors_once
-from regard.cli.progress import progress_bar
+from regard.cli.progress import offset_progress, progress_bar
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from regard.task.evaluate import TextTestSet
+    from regard.data.text.corpus import CorpusConfig
+    from regard.task.translation.evaluate import TextTestSet
     from regard.train.distributed.process_group import ProcessGroup
 
 Print = Callable[[str, dict[str, Any]], None]
@@ -40,11 +41,18 @@ def score(
         str,
         typer.Argument(metavar="MODEL", help="A run folder (or RUN@STEP), a pretrained model, or a file of outputs."),
     ],
-    against: Annotated[str | None, typer.Option(help="A second model to compare with, by paired bootstrap.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Your own file or folder to test on, of the kind that the model is trained on.")
+    ] = None,
     test: Annotated[str | None, typer.Option(help="One of the recipe's test sets. Default: all.")] = None,
+    logprobs: Annotated[
+        bool,
+        typer.Option("--logprobs", help="Forced scores: the log-probability of each given translation, or line."),
+    ] = False,
+    against: Annotated[str | None, typer.Option(help="A second model to compare with, by paired bootstrap.")] = None,
     source: Annotated[Path | None, typer.Option(help="Your own sentences to translate, one per line.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Their reference translations, line by line.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Both sides in one file: .tsv or .jsonl.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Both sides in one file; the same as --data.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="The text is already tokenized.")] = False,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     sentences: Annotated[bool, typer.Option("--sentences", help="Also score every sentence.")] = False,
@@ -53,164 +61,240 @@ def score(
     min_length: MinLengthOption = None,
     length_penalty: LengthPenaltyOption = None,
     no_repeat_ngram: NoRepeatNgramOption = None,
-    overrides: DecodeOverridesOption = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A decoding setting of a recipe, such as decode.beam_size=8, or one that says how --data is read, "
+            "such as data.columns=[3,1].",
+        ),
+    ] = None,
     split: SplitOption = None,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     processes: ProcessesOption = None,
 ) -> None:
-    """Score a model on the test sets of its recipe; translations also on your own files.
+    """Score a model of any task on the test sets of its recipe, or on your own data.
 
-    Translations get BLEU and chrF by sacreBLEU with their signatures; other tasks have their own metrics. Lines of a
-    recipe's test sets are translated as they are, as its scores were measured; those of your own files are split into
-    sentences, as `regard translate` does it. --split and --no-split choose either.
+    Translations get BLEU and chrF by sacreBLEU with their signatures, language models perplexity and bits per byte,
+    classifiers accuracy (with --json also precision, recall and F1 of each label), parsers bracket F1. Your own data
+    is read as the recipe's is. Lines of a recipe's test sets are translated as they are, as its scores were measured;
+    those of your own files are split into sentences, as `regard translate` does it. --split and --no-split choose
+    either.
+
+    With --logprobs, nothing is translated: one line per given pair has the log-probability that the model gives to the
+    translation, its perplexity and its number of tokens. For a language model, each line of the file is scored.
     """
-    from regard.files import check_plain_file
-    from regard.task.evaluate import TextTestSet, compares_texts, recipe_test_sets, recorded_task
-    from regard.task.translation.recipe import ScoreConfig
-    from regard.train.distributed.process_group import world_size
+    from regard.task.evaluate import compares_texts, task_of_model
+    from regard.task.translation.evaluate import TextTestSet, recipe_test_sets
 
-    print_result = _print_json if as_json else _print_text
+    command = _Command(model, _print_json if as_json else _print_text, processes, device, threads)
+    translation_options: dict[str, object] = {
+        "--against": against,
+        "--tokenized": tokenized or None,
+        "--lowercase": lowercase or None,
+        "--sentences": sentences or None,
+        "--split": split,
+    }
     with report_errors_once():
         changes = decode_changes(
-            overrides,
+            [one for one in overrides or () if not _is_data(one)],
             beam_size=beam_size,
             min_length=min_length,
             length_penalty=length_penalty,
             no_repeat_ngram=no_repeat_ngram,
         )
-    if not compares_texts(model):
-        with report_errors_once():
-            for_translations = {
-                "--against": against,
-                "--source": source,
-                "--reference": reference,
-                "--pairs": pairs,
-                "--tokenized": tokenized or None,
-                "--lowercase": lowercase or None,
-                "--sentences": sentences or None,
-                "--split": split,
-            }
-            _refuse(for_translations, f"{model} is a model for {getattr(recorded_task(model), 'name', None)}")
-            launch_processes(processes, device, threads)
-        with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
-            _evaluate(print_result, model, test, changes, own_device, process_group)
+        settings = _data_settings(overrides, given=bool(data or pairs or source or reference))
+        command.check_files(data, pairs, source, reference)
+        texts = compares_texts(model)
+        if not texts and not logprobs:
+            files = {"--source": source, "--reference": reference, "--pairs": pairs}
+            name = getattr(task_of_model(model), "name", "another task")
+            _refuse(translation_options | files, f"is for translations, but {model} is a model for {name}")
+    if not texts and not logprobs:
+        command.evaluate(test, data, settings, changes)
         return
     with report_errors_once():
-        given = parallel_corpus(pairs, source, reference, "reference")
-        if given is not None and test is not None:
-            raise UserError("--test names a test set of the recipe; leave it out, or the files.")
-        if (processes or world_size()) > 1:  # each process reads them
-            for path in (pairs, source, reference):
+        given = _given_files(data, pairs, source, reference, test, settings)
+        if logprobs:
+            _refuse(translation_options | {"--test": test}, "has no effect with --logprobs")
+            _refuse(
+                {f"decode.{key}": value for key, value in changes.items()}, "is for a search, and --logprobs has none"
+            )
+            if given is None:
+                raise UserError("--logprobs scores given translations or lines; name their file with --data.")
+    if logprobs:
+        assert given is not None
+        command.score_given(given)
+        return
+    with report_errors_once():
+        tests = recipe_test_sets(model, test) if given is None else [TextTestSet.read(given)]
+        tests = [one.updated(split, tokenized=tokenized, lowercase=lowercase) for one in tests]
+        command.check_shards(tests)
+    models = [model] if against is None else [model, against]
+    for one, outputs in command.translations(tests, models, changes):
+        _print_scores(command.print_result, one, outputs, sentences=sentences)
+        if against is not None:
+            _compare(command.print_result, one, outputs, samples)
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What all kinds of scores have in common: the model, how results are printed, and where the model runs."""
+
+    model: str
+    print_result: Print
+    processes: int | None
+    device: str
+    threads: int | None
+
+    def check_files(self, *paths: Path | None) -> None:
+        """Refuse what several processes cannot read: each of them opens the files."""
+        from regard.files import check_plain_file
+        from regard.train.distributed.process_group import world_size
+
+        if (self.processes or world_size()) > 1:
+            for path in paths:
                 if path is not None:
                     check_plain_file(path)
-        tests = recipe_test_sets(model, test) if given is None else [TextTestSet.read(given, ScoreConfig())]
-        _check_shards(tests, processes or world_size())
-        launch_processes(processes, device, threads)
-    models = [model] if against is None else [model, against]
-    with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
+
+    @contextmanager
+    def join(self) -> Iterator["tuple[ProcessGroup, torch.device]"]:
+        """Launch the processes that are asked for; this process' group and device."""
+        with report_errors_once():
+            launch_processes(self.processes, self.device, self.threads)
+        with join_process_group(self.device, self.threads, TIMEOUT) as joined:
+            yield joined
+
+    def evaluate(self, test: str | None, data: Path | None, settings: dict[str, Any], changes: dict[str, Any]) -> None:
+        """Have the model's task test it."""
+        from regard.task.evaluate import evaluate_task
+
+        with self.join() as (process_group, device):
+            where: dict[str, Any] = {"device": device, "process_group": process_group}
+            found = evaluate_task(self.model, test, data=data, settings=settings, decode=changes, **where)
+            for name in found.scores:
+                if process_group.is_rank0:
+                    self.print_result(
+                        f"{self.model} on {found.describe(name)}", {"model": self.model} | found.record(name)
+                    )
+
+    def score_given(self, given: "CorpusConfig") -> None:
+        """Print the forced score of each pair or line."""
+        from regard.task.forced_scoring import score_given
+
+        with (
+            self.join() as (process_group, device),
+            progress_bar("Scoring", "lines", None, visible=process_group.is_rank0) as progress,
+        ):
+            for one in score_given(self.model, given, device=device, process_group=process_group, progress=progress):
+                if process_group.is_rank0:
+                    text = f"{one.logprob:.4f}\t{one.perplexity:.4f}\t{len(one.tokens)}"
+                    self.print_result(text, one.record())
+
+    def check_shards(self, tests: Sequence["TextTestSet"]) -> None:
+        """Refuse more processes than a test set has sentences."""
+        from regard.train.distributed.process_group import world_size
+
         for one in tests:
-            splits = given is not None if split is None else split
-            outputs = _translate(one, models, changes, splits, own_device, process_group)
-            if process_group.is_rank0:
-                options = {"tokenized": one.score.tokenized or tokenized, "lowercase": one.score.lowercase or lowercase}
-                _print_scores(print_result, one, outputs, options, splits, sentences=sentences)
-                if against is not None:
-                    _compare(print_result, one, outputs, options, samples)
+            one.check_processes(self.processes or world_size())
+
+    def translations(
+        self, tests: Sequence["TextTestSet"], models: Sequence[str], changes: dict[str, Any]
+    ) -> Iterator[tuple["TextTestSet", dict[str, list[str]]]]:
+        """Each test set with the outputs of each model; only in the process that prints them."""
+        with self.join() as (process_group, device):
+            for one in tests:
+                outputs = {}
+                for name in models:
+                    visible = process_group.is_rank0
+                    with progress_bar(
+                        f"Translating {one.name}", "sentences", len(one.sources), visible=visible
+                    ) as progress:
+                        outputs[name] = one.translate(
+                            name,
+                            lambda config: change_decode(config, changes),
+                            device=device,
+                            process_group=process_group,
+                            progress=offset_progress(progress, 0, process_group.size),
+                        )
+                if process_group.is_rank0:
+                    yield one, outputs
+
+
+def _is_data(override: str) -> bool:
+    return override.strip().startswith("data.")
+
+
+def _data_settings(overrides: list[str] | None, *, given: bool) -> dict[str, Any]:
+    """The settings that say how a user's data is read."""
+    from regard.task.recipe_io import apply_override
+
+    values: dict[str, Any] = {}
+    for override in overrides or ():
+        if _is_data(override):
+            if not given:
+                raise UserError(f"--set {override} says how your own data is read; leave it out, or give --data.")
+            values = apply_override(values, override)
+    settings: dict[str, Any] = values.get("data", {})
+    return settings
+
+
+def _given_files(
+    data: Path | None,
+    pairs: Path | None,
+    source: Path | None,
+    reference: Path | None,
+    test: str | None,
+    settings: dict[str, Any],
+) -> "CorpusConfig | None":
+    """The pairs, or lines, that the options name."""
+    from regard.config import ConfigError
+    from regard.task.evaluate import refuse_both
+
+    if data is not None and pairs is not None:
+        raise UserError("--data and --pairs both name the data; give one of the two.")
+    given = parallel_corpus(pairs if data is None else data, source, reference, "reference")
+    if given is None:
+        return None
+    refuse_both(test)
+    try:
+        return type(given)(**given.plain() | settings)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error.key}", error.problem) from None
 
 
 def _refuse(options: Mapping[str, object], reason: str) -> None:
     for name, value in options.items():
         if value is not None:
-            raise UserError(f"{name} is for translations, but {reason}; leave it out.")
-
-
-def _evaluate(
-    print_result: Print,
-    model: str,
-    test: str | None,
-    changes: dict[str, Any],
-    device: "torch.device",
-    process_group: "ProcessGroup",
-) -> None:
-    """Evaluate a model whose outputs are not compared with references, on the test sets of its recipe."""
-    from regard.task.evaluate import evaluate
-
-    scores = evaluate(model, test, decode=changes, device=device, process_group=process_group)
-    for name, scored in scores.items():
-        if process_group.is_rank0:
-            print_result(f"{model} on {name}: {scored}", {"model": model, "test": name} | scored.rounded())
-
-
-def _check_shards(tests: Sequence["TextTestSet"], processes: int) -> None:
-    for one in tests:
-        if 1 < processes > len(one.sources):
-            raise UserError(f"{one.name} has {len(one.sources)} sentences, too few for {processes} processes.")
-
-
-def _translate(
-    test: "TextTestSet",
-    models: Sequence[str],
-    changes: dict[str, Any],
-    splits: bool,
-    device: "torch.device",
-    process_group: "ProcessGroup",
-) -> dict[str, list[str]]:
-    """The outputs of each model, gathered from all processes."""
-    from regard.task.evaluate import is_output_file, make_outputs
-    from regard.train.distributed.process_group import SINGLE_PROCESS
-
-    outputs = {}
-    for name in models:
-        group = SINGLE_PROCESS if is_output_file(Path(name)) else process_group  # a file already has all its lines
-        sources = group.shard(test.sources)
-        with progress_bar(f"Translating {test.name}", len(sources), visible=process_group.is_rank0) as progress:
-            mine = make_outputs(
-                name,
-                sources,
-                lambda config: change_decode(config, changes),
-                split=splits,
-                device=device,
-                progress=progress,
-            )
-            outputs[name] = group.gather_interleaved(mine)
-    return outputs
+            raise UserError(f"{name} {reason}; leave it out.")
 
 
 def _print_scores(
-    print_result: Print,
-    test: "TextTestSet",
-    outputs: Mapping[str, list[str]],
-    options: dict[str, bool],
-    splits: bool,
-    *,
-    sentences: bool,
+    print_result: Print, test: "TextTestSet", outputs: Mapping[str, list[str]], *, sentences: bool
 ) -> None:
-    from regard.score import score_translations
-    from regard.task.evaluate import is_output_file
+    from regard.task.translation.evaluate import is_output_file
 
     for name, translations in outputs.items():
-        scored = score_translations(translations, test.references, **options)
+        scored = test.score_outputs(translations)
         is_file = is_output_file(Path(name))
-        split = "" if is_file else f"\n  lines {'split into sentences' if splits else 'as they are (--no-split)'}"
+        split = "" if is_file else f"\n  lines {'split into sentences' if test.split else 'as they are (--no-split)'}"
         text = (
             f"{name} on {test.name} ({scored.sentences:,} sentences): BLEU {scored.bleu:.2f}, chrF {scored.chrf:.2f}"
             f"\n  BLEU {scored.bleu_signature}\n  chrF {scored.chrf_signature}{split}"
         )
-        rounded = {"bleu": round(scored.bleu, 2), "chrf": round(scored.chrf, 2)}
-        record = {"model": name, "test": test.name} | asdict(scored) | rounded
-        print_result(text, record if is_file else record | {"split": splits})
+        record = {"model": name, "test": test.name} | scored.rounded()
+        print_result(text, record if is_file else record | {"split": test.split})
         if sentences:
-            _print_sentence_scores(print_result, test, translations, options)
+            _print_sentence_scores(print_result, test, translations)
 
 
-def _print_sentence_scores(
-    print_result: Print, test: "TextTestSet", translations: list[str], options: dict[str, bool]
-) -> None:
+def _print_sentence_scores(print_result: Print, test: "TextTestSet", translations: list[str]) -> None:
     from regard.score import score_sentences
 
-    scores = score_sentences(translations, test.references, **options)
+    scores = score_sentences(translations, test.references, **test.score.plain())
     rows = zip(test.sources, test.references, translations, scores, strict=True)
     for number, (source, reference, output, (bleu, chrf)) in enumerate(rows, start=1):
         record: dict[str, Any] = {"sentence": number, "bleu": round(bleu, 2), "chrf": round(chrf, 2)}
@@ -218,19 +302,13 @@ def _print_sentence_scores(
         print_result(f"{number}\tBLEU {bleu:.1f}\tchrF {chrf:.1f}\t{source}\t{reference}\t{output}", record)
 
 
-def _compare(
-    print_result: Print,
-    test: "TextTestSet",
-    outputs: Mapping[str, list[str]],
-    options: dict[str, bool],
-    samples: int,
-) -> None:
+def _compare(print_result: Print, test: "TextTestSet", outputs: Mapping[str, list[str]], samples: int) -> None:
     from regard.score import compare_translations
 
     names, systems = list(outputs), list(outputs.values())
     if len(names) == 1:  # a model against itself
         names, systems = names * 2, systems * 2
-    result = compare_translations(systems[0], systems[1], test.references, samples=samples, **options)
+    result = compare_translations(systems[0], systems[1], test.references, samples=samples, **test.score.plain())
     verdict = "significant" if result.p_value < 0.05 else "not significant"
     text = (
         f"{names[0]} {result.first:.2f} ± {result.first_range:.2f}, {names[1]} {result.second:.2f} ± "

@@ -11,21 +11,32 @@ from regard.cli.progress import progress_bar
 
 def shortlist(
     model: ModelArgument,
-    source: Annotated[Path | None, typer.Option(help="Source sentences to learn from, one per line.")] = None,
-    target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Both sides: a .tsv or .jsonl file, or a folder.")] = None,
-    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="The dataset that these files are in.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Source sentences to learn from, one per line; needs --target.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(help="The translations of --source, line by line.")] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="Sentence pairs to learn from: a .tsv or .jsonl file, or a folder.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The named dataset that these files are in (`regard data list`).")
+    ] = None,
     candidates: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Target tokens kept for each source token.")
+        int,
+        typer.Option(min=1, max=1_000_000, help="Candidates: the number of target tokens kept for each source token."),
     ] = 50,
     frequent: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="The most frequent target tokens, which are always allowed.")
+        int,
+        typer.Option(
+            min=0, max=10_000_000, help="The number of most frequent target tokens, which are always allowed."
+        ),
     ] = 100,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: the model's shortlist.safetensors.")] = None,
 ) -> None:
-    """Learn a lexical shortlist from parallel text: `regard translate --shortlist` then scores only plausible words.
+    """Learn a lexical shortlist, for faster translation.
 
-    Without --source, --target or --pairs it learns from the model's training data.
+    It is learned from parallel text, and `regard translate --shortlist` then scores only plausible words. Without
+    --source, --target or --pairs it learns from the model's training data.
     """
     from regard.data.text.corpus import Corpus, corpus_files
     from regard.files import check_output
@@ -37,7 +48,7 @@ def shortlist(
     corpus = training_corpus(model) if given is None else Corpus("given", (given,))
     check_output(path, [file for part in corpus.parts for file in corpus_files(part)])
     translator = Translator.load(model)
-    with progress_bar("pairs", None) as progress:
+    with progress_bar("Aligning words", "pairs", None) as progress:
         learned = learn_shortlist(
             corpus.read(),
             translator.source_tokenizer,

@@ -18,20 +18,23 @@ if TYPE_CHECKING:
 def tag(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder with a token classifier.")],
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Default: standard input, one sentence per line.")
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="Sentences to tag. Default: standard input, one per line."),
     ] = None,
     file: Annotated[
         list[Path] | None, typer.Option(help="Read sentences from a file; also .gz, .xz, .zst. Repeatable.")
     ] = None,
     output: OutputOption = None,
-    tokenized: Annotated[bool, typer.Option("--tokenized", help="The words are already separated by spaces.")] = False,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized", help="Pretokenized input: words are already separated by spaces.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line, with probabilities.")
+        bool, typer.Option("--json", help="JSON output: print one object per line, with probabilities.")
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
 ) -> None:
-    """Tag the words of sentences, for example with parts of speech: cat/NN."""
+    """Tag the words of sentences, for example cat/NN."""
     from regard.data.text.treebank_tokenizer import treebank_tokenize
     from regard.task.classification.pipeline import TextLabeler
 

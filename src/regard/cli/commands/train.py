@@ -1,6 +1,5 @@
-"""`regard train` and `regard recipes`."""
+"""`regard train`."""
 
-import json
 import shlex
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.options import DeviceOption, JsonOption, OverridesOption, ThreadsOption, parallel_corpus
+from regard.cli.options import DeviceOption, OverridesOption, ThreadsOption, parallel_corpus
 from regard.cli.processes import (
     ProcessesOption,
     join_process_group,
@@ -16,7 +15,9 @@ from regard.cli.processes import (
     report_errors_once,
     was_restarted,
 )
+from regard.cli.standard_streams import print_error
 from regard.errors import UserError
+from regard.progress import phase
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="The name of a recipe, a .toml file, or a run folder.")
@@ -35,10 +36,15 @@ def train(
     overrides: OverridesOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to write. Default: runs/RECIPE.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in this folder; --set train.steps=N extends it.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run in its folder from the last checkpoint; --set train.steps=N extends it."
+        ),
     ] = False,
-    source: Annotated[Path | None, typer.Option(help="Your own source sentences, one per line.")] = None,
-    target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Your own source sentences, one per line; needs --target.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(help="The translations of --source, line by line.")] = None,
     pairs: Annotated[
         Path | None, typer.Option(help="Your own sentence pairs: a .tsv or .jsonl file, or a folder.")
     ] = None,
@@ -49,18 +55,26 @@ def train(
     threads: ThreadsOption = None,
     processes: ProcessesOption = None,
     parallel: Annotated[
-        Parallel | None, typer.Option(help="ddp: every process holds all weights; fsdp: weights are sharded.")
+        Parallel | None,
+        typer.Option(help="Data parallelism: ddp, every process holds all weights; fsdp, weights are sharded."),
     ] = None,
     shard: Annotated[
-        int | None, typer.Option(min=2, max=100_000, help="fsdp: shard the weights over this many processes.")
+        int | None,
+        typer.Option(
+            min=2, max=100_000, help="FSDP: the number of processes that weights are sharded over. Default: all."
+        ),
     ] = None,
 ) -> None:
-    """Train a model with a recipe, on its data or on yours (--data; --source and --target for parallel text)."""
-    from regard.cli.training_display import TrainingDisplay
-    from regard.task.recipe_io import read_recipe, recipe_name
-    from regard.task.run import train as train_recipe
-    from regard.task.run import with_parallel
-    from regard.train.runtime import StoppedError
+    """Train a model with a recipe, on its data or on your own.
+
+    Name your own data by --data; parallel text by --source and --target, or by --pairs.
+    """
+    with phase("Starting"):  # importing PyTorch takes a while
+        from regard.cli.training_display import TrainingDisplay
+        from regard.task.recipe_io import read_recipe, recipe_name
+        from regard.task.run import train as train_recipe
+        from regard.task.run import with_parallel
+        from regard.train.runtime import StoppedError
 
     with report_errors_once():
         given = parallel_corpus(pairs, source, target, "target")
@@ -94,32 +108,9 @@ def train(
             )
         except StoppedError as stopped:
             if process_group.is_rank0:
-                display.log(f"{str(stopped).capitalize()}. Continue with: {resume_command}")
+                display.close()
+                print_error(f"{str(stopped).capitalize()}. Continue with: {resume_command}")
             raise typer.Exit(130) from None
+        display.close()
         if process_group.is_rank0:
             print(trained.folder)
-
-
-def recipes(as_json: JsonOption = False) -> None:
-    """List the included recipes: name, expected scores, description."""
-    from regard.task.recipe_io import shipped_recipes
-
-    included = shipped_recipes()
-    width = max((len(one.name) for one in included), default=0)
-    for one in included:
-        expect = one.recipe.expect
-        if as_json:
-            record = {
-                "name": one.name,
-                "task": one.recipe.task,
-                "description": one.recipe.description,
-                "expect": None if expect is None else expect.plain(),
-            }
-            print(json.dumps(record, ensure_ascii=False))
-            continue
-        scores = "; ".join(f"{name}: {score}" for name, score in ({} if expect is None else expect.scores).items())
-        if expect is not None and expect.measured:
-            scores += f" in {expect.minutes:g} min on {expect.hardware}"
-        elif expect is not None and expect.source:
-            scores += f" (published: {expect.source})"
-        print(f"{one.name:<{width}} {scores or 'not measured yet'}\n{'':<{width}} {one.recipe.description}")

@@ -63,25 +63,30 @@ FileOption = Annotated[
     list[Path] | None, typer.Option(help="Translate a file, line by line; also .gz, .xz, .zst. Repeatable.")
 ]
 BeamGroupsOption = Annotated[
-    int | None, typer.Option(min=2, max=1000, help="Diverse beam search with this many groups of beams.")
+    int | None, typer.Option(min=2, max=1000, help="Diverse beam search: the number of groups of beams.")
 ]
 EnsembleOption = Annotated[
-    list[str] | None, typer.Option(metavar="MODEL", help="Another model of an ensemble; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Ensemble: another model to average probabilities with. Repeatable."),
 ]
 ShortlistOption = Annotated[
-    bool, typer.Option("--shortlist", help="Score only the words of the model's lexical shortlist.")
+    bool, typer.Option("--shortlist", help="Lexical shortlist: score only the words that the model's shortlist allows.")
 ]
-ShortlistFileOption = Annotated[Path | None, typer.Option(help="The same, with a file written by `regard shortlist`.")]
+ShortlistFileOption = Annotated[
+    Path | None, typer.Option(help="Lexical shortlist in a file that `regard shortlist` has written.")
+]
 
 
 def translate(
     model: ModelArgument,
-    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Default: standard input.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts to translate. Default: standard input.")
+    ] = None,
     file: FileOption = None,
     output: OutputOption = None,
     beam_size: BeamSizeOption = None,
     nbest: Annotated[
-        int, typer.Option(min=1, max=1000, help="The number of translations of each line, best first.")
+        int, typer.Option(min=1, max=1000, help="N-best: the number of translations of each line, best first.")
     ] = 1,
     beam_groups: BeamGroupsOption = None,
     prefix: PrefixOption = "",
@@ -110,7 +115,10 @@ def translate(
     engine: EngineOption = Engine.regard,
     processes: ProcessesOption = None,
 ) -> None:
-    """Translate text, files or standard input, line by line; the layout of paragraphs is kept."""
+    """Translate text, files or standard input.
+
+    Lines are translated one by one, and the layout of paragraphs is kept.
+    """
     sampling = sampling_settings(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     with report_errors_once():
         if text and file:

@@ -193,7 +193,7 @@ class CounterRng:
         return np.argsort(self.raw(count), kind="stable")
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def count_of(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun, for messages: "1 batch", "2,000 batches"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, counted, even_chunk
+from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, count_of, even_chunk
 from regard.data.images.dataset import ImageDataset
 from regard.errors import UserError
 
@@ -45,8 +45,8 @@ class ImageStats:
         smallest, largest = self.smallest_class, self.largest_class
         each = f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
         return (
-            f"{counted(self.images, 'image')} of {height} × {width} in {self.classes:,} classes of {each}, in "
-            f"{counted(self.batches, 'batch', 'batches')} of {counted(self.rows, 'row')}, "
+            f"{count_of(self.images, 'image')} of {height} × {width} in {self.classes:,} classes of {each}, in "
+            f"{count_of(self.batches, 'batch', 'batches')} of {count_of(self.rows, 'row')}, "
             f"{100 * self.padding:.1f} % of them empty."
         )
 

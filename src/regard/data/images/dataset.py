@@ -8,10 +8,10 @@ Arrays are held in memory unless they can be memory-mapped; folders are decoded 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.config import ConfigError
 from regard.data.images.arrays import as_labels, as_pixels, convert_images, read_digits, read_idx, read_npy, read_npz
 from regard.data.images.file import Fit, ImageFormat, Pixels
-from regard.data.images.folder import list_images, map_images
+from regard.data.images.folder import ImageFiles, list_images, map_images
 from regard.data.registry import dataset_info
 from regard.data.source import DataSource, NonEmpty
 from regard.data.text.lines import uncompressed_suffix
@@ -57,7 +57,8 @@ class ImagesConfig(DataSource):
     classes: _Names | None = None
     """The class names, by number. By default those of the dataset or the folder, sorted; otherwise the numbers."""
     channels: Literal[1, 3] | None = None
-    """1 for grayscale, 3 for RGB. By default folders are read as RGB, and arrays as they are."""
+    """The channels to convert images to: 1 for grayscale, 3 for RGB. By default folders are read as RGB, and arrays as
+    they are."""
     size: _Side | Annotated[tuple[_Side, _Side], Field(strict=False)] | None = None
     """Height and width in pixels, or one number for both. Required if the images differ in size."""
     fit: Fit = "crop"
@@ -67,6 +68,8 @@ class ImagesConfig(DataSource):
     path) alone, so it is the same on every machine and does not change when images are added."""
     split_fractions: _Fractions = (0.8, 0.1, 0.1)
     """The sizes of the train, valid and test splits, relative to each other."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("labels", "split", "split_fractions")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -184,27 +187,34 @@ class ImageDataset:
 
 
 def read_images(
-    config: ImagesConfig, *, classes: Sequence[str] | None = None, log: LogFn = lambda message: None
+    config: ImagesConfig,
+    *,
+    classes: Sequence[str] | None = None,
+    resample: int | None = None,
+    log: LogFn = lambda message: None,
 ) -> ImageDataset:
     """Read the images that a config describes.
 
-    `classes`, if given, are those of the training set, and replace the config's; other classes come after them. `log`
-    is called with a message if something takes long or is skipped.
+    `classes`, if given, are those of the training set, and replace the config's; other classes come after them.
+    `resample` is the filter that resizes images, as in `ImageFormat`. `log` is called with a message if something takes
+    long or is skipped.
     """
+    format = replace(config.format, resample=resample)
     path, labels = config.paths()
     named = config.classes or (() if config.dataset is None else dataset_info(config.dataset).classes) or None
     known = named if classes is None else tuple(classes)
     if known is not None and len(known) < 2:
         raise UserError(f"{config.location}: at least two classes are needed; found {list(known)}.")
     if path.is_dir():
-        return _from_folder(config, path, known, classes is not None, log)
+        files = list_images(path, known, log, allow_others=classes is not None)
+        return _from_folder(config, files, format, log)
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder.")
     pixels, numbers, mapped = _read_arrays(config, path, labels)
     try:
         if classes is not None:
             known = (*classes, *_other_classes(classes, named or (), numbers))
-        return _from_arrays(config, pixels, numbers, known, mapped)
+        return _from_arrays(config, format, pixels, numbers, known, mapped)
     except ConfigError:
         raise
     except UserError as error:
@@ -217,15 +227,10 @@ def _other_classes(classes: Sequence[str], named: Sequence[str], numbers: NDArra
     return [named[number] if number < len(named) else str(number) for number in range(len(classes), last + 1)]
 
 
-def _from_folder(
-    config: ImagesConfig, path: Path, known: tuple[str, ...] | None, allow_others: bool, log: LogFn
-) -> ImageDataset:
-    files = list_images(path, known, log, allow_others=allow_others)
+def _from_folder(config: ImagesConfig, files: ImageFiles, format: ImageFormat, log: LogFn) -> ImageDataset:
     if config.split is not None:
         files = files.subset(_split(config, files.names).tolist())
-    format = config.format
-    format = ImageFormat(format.channels or 3, format.size, format.fit)
-    pixels, digest = map_images(files, format, log)
+    pixels, digest = map_images(files, replace(format, channels=format.channels or 3), log)
     return ImageDataset(pixels, torch.tensor(files.labels), files.classes, mapped=True, pixels_sha256=digest)
 
 
@@ -255,7 +260,12 @@ def _read_arrays(config: ImagesConfig, path: Path, labels: Path | None) -> tuple
 
 
 def _from_arrays(
-    config: ImagesConfig, pixels: Pixels, numbers: NDArray[np.int64], known: tuple[str, ...] | None, mapped: bool
+    config: ImagesConfig,
+    format: ImageFormat,
+    pixels: Pixels,
+    numbers: NDArray[np.int64],
+    known: tuple[str, ...] | None,
+    mapped: bool,
 ) -> ImageDataset:
     if len(pixels) != len(numbers):
         raise UserError(f"there are {len(pixels):,} images, but {len(numbers):,} labels.")
@@ -273,7 +283,7 @@ def _from_arrays(
     dataset = ImageDataset(_tensor(pixels), torch.from_numpy(numbers), known, mapped)
     if config.split is not None:
         dataset = dataset.subset(torch.from_numpy(_split(config, map(str, range(len(dataset))))))
-    converted = convert_images(dataset.pixels.numpy(), config.format)
+    converted = convert_images(dataset.pixels.numpy(), format)
     if converted.shape == tuple(dataset.pixels.shape):
         return dataset
     return ImageDataset(_tensor(converted), dataset.labels, known)

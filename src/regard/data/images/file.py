@@ -7,7 +7,7 @@ file is read.
 
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,6 +33,8 @@ class ImageFormat:
     channels: int | None = None  # 1 is grayscale, 3 is RGB
     size: tuple[int, int] | None = None  # height and width
     fit: Fit = "crop"
+    resample: int | None = field(default=None, repr=False)
+    """The filter of an imported model, by Pillow's number; None is ours: bicubic."""
 
 
 def read_image(path: str | Path, format: ImageFormat | None = None) -> Pixels:
@@ -42,7 +44,7 @@ def read_image(path: str | Path, format: ImageFormat | None = None) -> Pixels:
     path, format = Path(path), format or ImageFormat()
     try:
         with Image.open(path) as image:
-            if format.size is not None:
+            if format.size is not None and format.resample is None:
                 # A large JPEG can be decoded at half, a quarter or an eighth of its size; keep twice what is needed.
                 image.draft(None, (2 * max(format.size), 2 * max(format.size)))
             return to_pixels(convert_image(apply_exif_orientation(image), format))
@@ -70,7 +72,8 @@ def convert_image(image: "Image", format: ImageFormat) -> "Image":
         left, top = (image.width - width * scale) / 2, (image.height - height * scale) / 2
         left, top = max(left, 0.0), max(top, 0.0)
         box = (left, top, image.width - left, image.height - top)
-    return image.resize((width, height), Image.Resampling.BICUBIC, box=box)
+    resample = Image.Resampling.BICUBIC if format.resample is None else Image.Resampling(format.resample)
+    return image.resize((width, height), resample, box=box)
 
 
 def to_pixels(image: "Image") -> Pixels:

@@ -31,6 +31,7 @@ from regard.data.images.file import ImageFormat, Pixels, read_image
 from regard.data.registry import cache_folder, locked_folder
 from regard.errors import UserError
 from regard.files import new_folder, remove_unfinished
+from regard.progress import counted
 
 SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -137,7 +138,8 @@ def _image_names(folder: Path, name: str) -> tuple[list[str], int]:
 
 def _key(files: ImageFiles, format: ImageFormat) -> str:
     """A hash that changes whenever the pixels may have changed."""
-    digest = hashlib.sha256(repr((FORMAT, format)).encode())
+    resample = () if format.resample is None else (format.resample,)
+    digest = hashlib.sha256(repr((FORMAT, format, *resample)).encode())
     for name in files.names:
         try:
             stat = os.stat(files.folder / name)
@@ -164,7 +166,7 @@ def _write(folder: Path, files: ImageFiles, format: ImageFormat) -> None:
     digest = hashlib.sha256()
     shape: tuple[int, ...] = ()
     with (folder / "pixels").open("wb") as file:
-        for name, image in _decoded(files, format):
+        for name, image in counted(_decoded(files, format), "Decoding images", "images", len(files.names)):
             shape = shape or image.shape
             if image.shape != shape:
                 raise UserError(

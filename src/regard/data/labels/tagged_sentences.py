@@ -21,12 +21,13 @@ class TaggedConfig(DataSource):
     """A text file in the `format`; or records with a list of words and a list of tags: a .jsonl or .parquet file, a
     folder of such files, or one written by `datasets.save_to_disk`."""
     format: Literal["auto", "trees", "slashes", "columns"] = "auto"
-    """Trees in Penn bracket format, whose leaves have tags; one sentence per line with a tag after each word, `the/DT
-    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences. By default, the
-    first line tells which of them it is."""
+    """The format of a text file. trees: trees in Penn bracket format, whose leaves have tags. slashes: one sentence per
+    line with a tag after each word, `the/DT cat/NN`. columns: one word per line with its tag in another column, and an
+    empty line between sentences. auto: the first line tells which of them it is."""
     columns: TwoColumns | None = None
-    """The columns of word and tag, counted from 1, separated by tabs or spaces; by default the first two. In a .parquet
-    file those of words and tags, by name or number; by default tokens and tags, or what else they are often called."""
+    """The columns of word and tag in the format `columns`, counted from 1, separated by tabs or spaces; by default the
+    first two. In a .parquet file those of words and tags, by name or number; by default tokens and tags, or what else
+    they are often called."""
     keys: TwoKeys | None = None
     """The keys of words and tags in a .jsonl file; by default as the columns of a .parquet file."""
 

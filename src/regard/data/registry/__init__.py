@@ -5,9 +5,10 @@ from regard.data.registry.check import DatasetCheck, check_all_datasets, check_d
 from regard.data.registry.datasets import DatasetFile, DatasetInfo, dataset_info, list_datasets
 from regard.data.registry.download import DownloadError
 from regard.data.registry.fetch import FileProgress, get_dataset
-from regard.data.registry.locate import Location, find_dataset, locate_dataset
+from regard.data.registry.locate import Availability, Location, find_dataset, locate_dataset
 
 __all__ = [
+    "Availability",
     "DatasetCheck",
     "DatasetFile",
     "DatasetInfo",

@@ -14,6 +14,7 @@ from regard.data.registry.datasets import DatasetFile, DatasetInfo, dataset_info
 from regard.data.registry.download import DownloadError, download
 from regard.data.registry.locate import find_dataset, missing_files
 from regard.errors import UserError
+from regard.progress import phase
 
 FileProgress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes received so far and, where known, its size."""
@@ -43,17 +44,19 @@ def _fetch(dataset: DatasetInfo, file: DatasetFile, url: str, folder: Path, prog
     """Download one file, and compress it if the URL serves it uncompressed."""
 
     def report(done: int, total: int | None) -> None:
+        downloading.done, downloading.total = done, total
         if progress is not None:
             progress(file.name, done, total)
 
     target = folder / file.name
     try:
-        if file.plain_sha256 is None:
-            download(url, target, sha256=file.sha256, progress=report)
-        else:
-            plain = target.with_name(target.name + ".plain")
-            download(url, plain, sha256=file.plain_sha256, progress=report)
-            _compress(plain, target)
+        with phase(f"Downloading {file.name}", "bytes") as downloading:
+            if file.plain_sha256 is None:
+                download(url, target, sha256=file.sha256, progress=report)
+            else:
+                plain = target.with_name(target.name + ".plain")
+                download(url, plain, sha256=file.plain_sha256, progress=report)
+                _compress(plain, target)
     except DownloadError as error:
         hint = f"You can also put a copy under $REGARD_DATA/{dataset.name}. {dataset.advice}".rstrip()
         raise DownloadError(f"{dataset.name}: {error} {hint}") from None

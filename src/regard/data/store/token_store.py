@@ -31,6 +31,7 @@ from regard.config import parse_json
 from regard.data.store.writer import SideWriter, id_type
 from regard.errors import UserError
 from regard.locks import file_lock, is_locked
+from regard.progress import counted, phase
 
 FORMAT = 1
 MAX_AGE = 24 * 60 * 60
@@ -162,10 +163,11 @@ def cached_store(
     for _ in range(3):  # another process may move a damaged store away between two of our steps
         if not path.exists():
             _remove_abandoned(path.parent)
-            _write(path, make_items(), sizes, key)
+            _write(path, counted(make_items(), "Tokenizing", "examples"), sizes, key)
         try:
-            store = TokenStore(path)
-            store.verify()
+            with phase("Checking the cached tokens"):
+                store = TokenStore(path)
+                store.verify()
             return store
         except DamagedStoreError as error:
             log(f"{error} Writing it again.")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from regard.errors import UserError, listed
+from regard.errors import UserError, how_to_install, listed
 
 ARROW = (".parquet", ".arrow")
 
@@ -83,8 +83,7 @@ def _pyarrow(path: Path) -> Any:
         import pyarrow.parquet
     except ImportError:
         raise UserError(
-            f"{path}: Parquet and Arrow files are read by pyarrow, which is not installed; run "
-            "`pip install '.[parquet]'` in your checkout of regard."
+            f"{path}: Parquet and Arrow files are read by pyarrow, which is not installed; {how_to_install('parquet')}."
         ) from None
     return pyarrow
 

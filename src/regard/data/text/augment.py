@@ -26,14 +26,16 @@ class TextAugmentConfig(Config):
     """Changed pairs to train on in addition to the unchanged ones, as fractions of the pairs of an epoch."""
 
     uppercase: Fraction = 0.0
-    """THE CAT ATE THE MOUSE."""
+    """The fraction in upper case: THE CAT ATE THE MOUSE."""
     lowercase: Fraction = 0.0
-    """the cat ate the mouse."""
+    """The fraction in lower case: the cat ate the mouse."""
     drop_final_punctuation: Fraction = 0.0
-    """The cat ate the mouse"""
+    """The fraction without final punctuation: The cat ate the mouse"""
     source_language: Language | None = None
-    """The ISO 639 code of the source language. Case depends on it in Turkish ("tr") and Azerbaijani ("az") only."""
+    """The ISO 639 code of the source language, such as "en". Case depends on it in Turkish ("tr") and Azerbaijani
+    ("az") only."""
     target_language: Language | None = None
+    """The ISO 639 code of the target language."""
 
     def augmentations(self) -> list["Augmentation"]:
         """The kinds of change in use."""

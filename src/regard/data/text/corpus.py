@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -29,10 +29,12 @@ class CorpusConfig(DataSource):
     """Sentence pairs: two aligned files (`source` and `target`), or one `path` to a file or folder."""
 
     path: NonEmpty | None = None
-    """A .tsv, .txt, .csv or .jsonl file, compressed or not, a .parquet file, a folder of such files, or one written by
-    `datasets.save_to_disk`."""
+    """A file with both sides: .tsv, .txt, .csv or .jsonl, compressed or not, or .parquet; a folder of such files or of
+    aligned files, or one written by `datasets.save_to_disk`."""
     source: NonEmpty | None = None
+    """The file of source sentences, one per line; `target` has their translations, line by line."""
     target: NonEmpty | None = None
+    """The file of translations, aligned with `source`."""
     columns: TwoColumns | None = None
     """The columns of source and target in a table, by name or by number, counted from 1. By default the first two of a
     .tsv file; in a .csv or .parquet file those named source and target, or the fields of "translation", or the only
@@ -44,6 +46,8 @@ class CorpusConfig(DataSource):
     """The suffixes of aligned files in a folder: ["en", "de"] for train.en.gz and train.de.gz."""
     weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
     """The number of times that each pair occurs in one epoch; of 0.3, three tenths of the pairs, others each time."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("source", "target", "weight")
 
     @model_validator(mode="after")
     def _path_or_source_and_target(self) -> Self:

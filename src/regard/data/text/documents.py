@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,8 @@ class TextConfig(DataSource):
     """The start of the range, as a fraction of all characters: 0.9 for the last tenth."""
     end: float = Field(default=1.0, gt=0, le=1)
     """The end of the range, as a fraction of all characters."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("begin", "end")
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:

@@ -18,7 +18,7 @@ Reason = Literal["empty", "characters", "words", "ratio", "identical", "duplicat
 
 
 class FilterConfig(Config):
-    """Which pairs to drop; by default only those with an empty side. None means no limit."""
+    """Which pairs to drop; by default only those with an empty side. A limit that is not set does not apply."""
 
     drop_empty: bool = True
     """Drop pairs with a side of nothing but white space."""

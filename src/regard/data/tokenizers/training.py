@@ -23,11 +23,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from regard.config import Config, ConfigError
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer, check_text
 from regard.errors import UserError
+from regard.progress import phase
 
 Kind = Literal["bpe", "unigram", "character", "byte", "word"]
-
-DEFAULT_VOCAB_SIZE = 8000
-"""The default vocabulary size of bpe and unigram."""
 
 _SPECIAL_TOKENS = [SPECIAL_NAMES[role] for role in ("pad", "bos", "eos")]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # the library's names for single bytes
@@ -49,6 +47,9 @@ class TokenizerConfig(Config):
     """The kind and size of a tokenizer."""
 
     kind: Kind = "bpe"
+    """The kind of tokenizer. bpe: byte-pair encoding (Sennrich et al. 2016). unigram: a unigram language model over
+    subwords (Kudo 2018). character: single characters. byte: single bytes of UTF-8. word: whole words, with an unknown
+    token for all others."""
     vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
     """The maximum number of tokens, special ones included. By default 8,000 for bpe and unigram, otherwise
     unlimited."""
@@ -57,6 +58,8 @@ class TokenizerConfig(Config):
 
     extra_roles: ClassVar[tuple[str, ...]] = ()
     """The roles of special tokens besides pad, bos and eos."""
+    default_vocab_size: ClassVar[int] = 8000
+    """The default vocabulary size of bpe and unigram."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -78,7 +81,7 @@ class TokenizerConfig(Config):
     def expected_vocab_size(self) -> int:
         """The vocabulary size as far as it is known before training."""
         return self.vocab_size or {"byte": self.min_vocab_size, "character": self.min_vocab_size + 100}.get(
-            self.kind, DEFAULT_VOCAB_SIZE
+            self.kind, self.default_vocab_size
         )
 
     @property
@@ -108,7 +111,8 @@ def train_tokenizer(
     """
     if config.kind == "byte":
         return TextTokenizer(_bytes(config))
-    trained = TextTokenizer(_TRAINERS[config.kind](config, _checked(texts)))
+    with phase("Training the tokenizer", "texts") as training:
+        trained = TextTokenizer(_TRAINERS[config.kind](config, training.count(_checked(texts))))
     requested = _vocab_size(config) if config.kind in ("bpe", "unigram") else config.vocab_size
     if log is not None and requested is not None and trained.vocab_size < requested:
         log(
@@ -253,7 +257,7 @@ _TRAINERS: dict[str, Callable[[TokenizerConfig, Iterable[str]], Tokenizer]] = {
 
 
 def _vocab_size(config: TokenizerConfig) -> int:
-    return config.vocab_size or DEFAULT_VOCAB_SIZE
+    return config.vocab_size or config.default_vocab_size
 
 
 def _checked(texts: Iterable[str], side: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ import torch
 
 from regard.attention import RotaryConfig
 from regard.data.registry import cache_folder
-from regard.errors import UserError
+from regard.errors import UserError, how_to_install
 from regard.files import file_sha256
 from regard.interop.ctranslate2.export import POSITIONS, export_ctranslate2
 from regard.kernels.cpu.threads import check_threads
@@ -265,6 +265,4 @@ def _library() -> Any:
     try:
         return importlib.import_module("ctranslate2")
     except ImportError:
-        raise UserError(
-            "CTranslate2 is not installed; install it with pip install 'regard[interop]', or use --engine regard."
-        ) from None
+        raise UserError(f"CTranslate2 is not installed; {how_to_install('interop')}, or use --engine regard.") from None

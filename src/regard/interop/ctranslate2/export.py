@@ -22,7 +22,7 @@ from torch import Tensor
 
 from regard.attention import LearnedConfig, RotaryConfig, SinusoidalConfig
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES
-from regard.errors import UserError
+from regard.errors import UserError, how_to_install
 from regard.files import check_new_folder, new_folder
 from regard.model import EncoderDecoderConfig, LanguageModelConfig, NormConfig, StackConfig
 from regard.run import LoadedModel, find_model, load_model
@@ -111,7 +111,7 @@ def _specs() -> Any:
     try:
         return importlib.import_module("ctranslate2.specs")
     except ImportError:
-        raise UserError("CTranslate2 is not installed; install it with pip install ctranslate2.") from None
+        raise UserError(f"CTranslate2 is not installed; {how_to_install('interop')}.") from None
 
 
 def _check_encoder_decoder(config: EncoderDecoderConfig) -> None:

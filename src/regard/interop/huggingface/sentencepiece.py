@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 
-from regard.errors import UserError
+from regard.errors import UserError, how_to_install
 
 SPACE = "▁"
 """The character for a space within a piece."""
@@ -178,7 +178,7 @@ def _parse(path: Path) -> Any:
     except ImportError:
         raise UserError(
             f"{path} is a SentencePiece model, and the package to read it is not installed; "
-            "install it with pip install 'regard[interop]'."
+            f"{how_to_install('interop')}."
         ) from None
     model = sentencepiece_model_pb2.ModelProto()
     try:

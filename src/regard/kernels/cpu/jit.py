@@ -5,12 +5,15 @@ damaged files and full disks, and mixes up its entries when several processes wr
 """
 
 import hashlib
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from numba import njit
+from numba.core import event
 from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
@@ -84,6 +87,33 @@ class DiskCache(NullCache):  # type: ignore[misc]
         """A name that depends on the function, its argument types and the CPU."""
         key = repr((self._function_key, signature, codegen.magic_tuple()))
         return f"{self.name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+
+
+class CompilationPhases(event.Listener):  # type: ignore[misc]
+    """Shows compilations as a phase; kernels compiled one after the other are counted together."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._depth = 0  # a function is compiled while one that calls it is
+        self._compiled, self._start, self._end = 0, 0.0, 0.0
+
+    def on_start(self, event: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        if time.monotonic() - self._end > 1:
+            self._compiled, self._start = 0, time.monotonic()
+        current = self._stack.enter_context(jit_cache.compilation_phase())
+        current.done, current.start = self._compiled, self._start
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._compiled, self._end = self._compiled + 1, time.monotonic()
+            self._stack.close()
+
+
+event.register("numba:compile", CompilationPhases())
 
 
 @cache

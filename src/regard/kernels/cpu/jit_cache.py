@@ -24,6 +24,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.files import new_file
+from regard.progress import Phase, phase
 
 SOURCES = Path(__file__).parent
 _PREFIX, _SUFFIX = "kernels-", ".nbc"
@@ -60,6 +61,11 @@ def save(name: str, data: bytes) -> None:
         folder.mkdir(parents=True, exist_ok=True)  # another process may have deleted it
         with new_file(folder / f"{name}{_SUFFIX}") as unfinished:
             unfinished.write_bytes(hashlib.sha256(data).digest() + data)
+
+
+def compilation_phase() -> contextlib.AbstractContextManager[Phase]:
+    """The phase in which kernels are compiled that are not on disk yet."""
+    return phase("Compiling CPU kernels, once on this machine", "kernels")
 
 
 @cache

@@ -8,6 +8,7 @@ TEXTS = TaskInfo(
     task=f"{__name__}.task:ClassificationTask",
     pipeline=f"{__name__}.pipeline:TextLabeler",
     commands=("classify",),
+    head="classification",
 )
 TOKENS = TaskInfo(
     name="token-classification",
@@ -15,4 +16,5 @@ TOKENS = TaskInfo(
     task=f"{__name__}.task:ClassificationTask",
     pipeline=f"{__name__}.pipeline:TextLabeler",
     commands=("tag",),
+    head="token_classification",
 )

@@ -14,10 +14,11 @@ from regard.data.labels.labeled_texts import LabeledConfig, LabeledText, read_la
 from regard.data.labels.tagged_sentences import TaggedConfig, TaggedSentence, read_tagged
 from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig
+from regard.run import LoadedModel
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
 from regard.task.held_out import HELD_OUT, DevSize
-from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
+from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, MAX_TOKENS, NEW_KEYS, read_encoder_config
 
 _EXPECTED_LABELS = ("one", "two")
 """Stand-ins for the labels before the data is read."""
@@ -29,8 +30,9 @@ class TextClassificationDataConfig(Config):
     """The labeled texts of a run: training, validation and test data."""
 
     train: tuple[LabeledConfig, ...] = Field(strict=False, min_length=1)
+    """The labeled texts to train on."""
     valid: LabeledConfig | None = None
-    """If not given, some texts are held out of the training data."""
+    """The labeled texts to validate on during training. If not given, some are held out of the training data."""
     test: dict[str, LabeledConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
     dev_size: DevSize = 1000
@@ -44,8 +46,9 @@ class TokenClassificationDataConfig(Config):
     """The tagged sentences of a run: training, validation and test data."""
 
     train: tuple[TaggedConfig, ...] = Field(strict=False, min_length=1)
+    """The tagged sentences to train on."""
     valid: TaggedConfig | None = None
-    """If not given, some sentences are held out of the training data."""
+    """The tagged sentences to validate on during training. If not given, some are held out of the training data."""
     test: dict[str, TaggedConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
     dev_size: DevSize = 1000
@@ -59,18 +62,17 @@ class ClassificationRecipe(Recipe):
     """What text classification and token classification share."""
 
     tokenizer: EncoderTokenizerConfig = EncoderTokenizerConfig()
+    """How texts are tokenized."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
+    """The settings of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
     `init_from`, omitted settings are those of that model."""
 
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", HELD_OUT)
     held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
-    model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
+    model_keys_from_data: ClassVar[tuple[str, ...]] = (*KEYS_FROM_DATA, "head.labels")
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
     new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
-    head: ClassVar[Mapping[str, str]]
-    """The kind of the head, and its defaults."""
 
     @property
     def parts(self) -> TextClassificationDataConfig | TokenClassificationDataConfig:
@@ -116,6 +118,12 @@ class ClassificationRecipe(Recipe):
             forward_passes=config.loss.passes,
         )
 
+    def describe_score(self, score: AccuracyScore) -> str:
+        return score.describe_items(self.counted_unit)
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"unit": self.counted_unit}
+
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Read as the recipe's own data is."""
@@ -138,6 +146,12 @@ class TextClassificationRecipe(ClassificationRecipe):
     counted_unit: ClassVar[str] = "texts"
     head: ClassVar[Mapping[str, str]] = {"kind": "classification", "pooling": "mean"}
 
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Texts are truncated where the model's positions end, if they do."""
+        limits = (loaded.origin.get("max_length"), loaded.model.embedding.embed_positions.max_length, MAX_TOKENS)
+        return {"max_length": next(length for length in limits if type(length) is int)}
+
     @property
     def parts(self) -> TextClassificationDataConfig:
         return self.data
@@ -158,6 +172,11 @@ class TokenClassificationRecipe(ClassificationRecipe):
     usage_example: ClassVar[str] = 'Tag words with it: `regard tag THIS-FOLDER "The cat ate the mouse."`'
     counted_unit: ClassVar[str] = "words"
     head: ClassVar[Mapping[str, str]] = {"kind": "token_classification"}
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """A word and its tag per line, as most tagged data is written."""
+        return {"format": "columns"}
 
     @property
     def parts(self) -> TokenClassificationDataConfig:

@@ -20,9 +20,10 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
 from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
+from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import check_ranges, describe_batches, report_unknown, score_test_sets
+from regard.task.base import check_labels, check_ranges, describe_batches, report_unknown, score_test_sets
 from regard.task.classification.pipeline import text_logprobs, word_logprobs
 from regard.task.classification.recipe import ClassificationRecipe
 from regard.task.held_out import HELD_OUT, split_held_out, write_held_out
@@ -130,6 +131,8 @@ class ClassificationTask:
         """The task with a trained model and its test sets only."""
         model, tokenizer = encoder_and_tokenizer(loaded)
         sentences = {name: list(recipe.sentences(part)) for name, part in recipe.test_sources().items()}
+        for name, part in recipe.test_sources().items():
+            check_labels(part, (label for one in sentences[name] for label in _labels(one)), model.config.labels)
         return cls(recipe, tokenizer, None, None, sentences, {}, model, process_group)
 
     def describe_data(self) -> str:
@@ -154,7 +157,8 @@ class ClassificationTask:
         )
 
     def nll(self, forward: Forward, batch: RowBatch) -> Loss:
-        return cross_entropy(_logits(forward, batch), _targets(batch))
+        smoothing = self.recipe.train.loss.label_smoothing
+        return cross_entropy(_logits(forward, batch), _targets(batch), label_smoothing=smoothing)
 
     def validation_batches(self) -> Iterator[RowBatch]:
         """The whole validation set, however long its sentences are."""
@@ -183,13 +187,14 @@ class ClassificationTask:
         self.model.eval()
         shard = self.process_group.shard(sentences)
         forward = forward_in_precision(self.model, self.recipe.train.precision)
-        if isinstance(self.model.config.head, ClassificationHeadConfig):
-            texts = [cast(LabeledText, one).text for one in shard]
-            logprobs = text_logprobs(self.model, self.tokenizer, texts, self.recipe.parts.max_length, forward=forward)
-        else:
-            logprobs = word_logprobs(
-                self.model, self.tokenizer, [cast(TaggedSentence, one).words for one in shard], forward=forward
-            )
+        with phase("Classifying", "texts", len(shard)) as current:
+            settings: dict[str, Any] = {"forward": forward, "progress": current.update}
+            if isinstance(self.model.config.head, ClassificationHeadConfig):
+                texts = [cast(LabeledText, one).text for one in shard]
+                logprobs = text_logprobs(self.model, self.tokenizer, texts, self.recipe.parts.max_length, **settings)
+            else:
+                sentences_words = [cast(TaggedSentence, one).words for one in shard]
+                logprobs = word_logprobs(self.model, self.tokenizer, sentences_words, **settings)
         known = self.model.config.labels
         labels = (*known, *_unknown_labels(sentences, known))
         label_ids = {label: number for number, label in enumerate(labels)}

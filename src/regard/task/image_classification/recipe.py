@@ -11,6 +11,7 @@ from regard.data.images.augment import AugmentConfig
 from regard.data.images.dataset import ImagesConfig
 from regard.data.registry import dataset_info
 from regard.model import VisionTransformerConfig
+from regard.run import LoadedModel
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
 from regard.task.held_out import HELD_OUT_IMAGES, DevSize
@@ -26,9 +27,10 @@ class ImageClassificationDataConfig(Config):
     """The images of a run: training, validation and test data."""
 
     train: ImagesConfig
+    """The images to train on."""
     valid: ImagesConfig | None = None
-    """If not given, some images are held out of the training data. Here and for test sets, `size`, `channels` and `fit`
-    default to those of `train`."""
+    """The images to validate on during training. If not given, some are held out of the training data. Here and in test
+    sets, `size`, `channels` and `fit` are those of `train` unless given."""
     test: dict[str, ImagesConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
     dev_size: DevSize = 1000
@@ -61,7 +63,7 @@ class ImageClassificationRecipe(Recipe):
     data: ImageClassificationDataConfig
     augment: AugmentConfig = AugmentConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of a vision transformer; image size, channels and classes come from the data. With `init_from`,
+    """The settings of a vision transformer; image size, channels and classes come from the data. With `init_from`,
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = "Classify an image: `regard classify THIS-FOLDER image.png`"
@@ -125,6 +127,19 @@ class ImageClassificationRecipe(Recipe):
             grad_accumulation=config.grad_accumulation,
             forward_passes=config.loss.passes,
         )
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Images as `regard classify` prepares them: by an imported preprocessor, which stretches them, or our own."""
+        config = loaded.model.config
+        fit = "stretch" if loaded.origin.get("preprocessor") else loaded.origin.get("fit", "crop")
+        return {"size": list(config.size), "channels": config.channels, "fit": fit}
+
+    def describe_score(self, score: AccuracyScore) -> str:
+        return score.describe_items(self.counted_unit)
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"unit": self.counted_unit}
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,10 +23,12 @@ from regard.errors import UserError
 from regard.files import new_file
 from regard.model import VisionTransformer, VisionTransformerConfig
 from regard.model.vision_transformer import LearnedGrid
+from regard.progress import counted
 from regard.run import LoadedModel, load_model
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import describe_batches, report_unknown, score_test_sets
+from regard.task.base import check_labels, describe_batches, report_unknown, score_test_sets
 from regard.task.held_out import HELD_OUT_IMAGES, held_out_size, log_held_out, split_digests
+from regard.task.image_classification.pipeline import ImageClassifier
 from regard.task.image_classification.recipe import ImageClassificationRecipe
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss
@@ -87,12 +89,18 @@ class ImageClassificationTask:
     def for_testing(cls, recipe: ImageClassificationRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
         """The task with a trained model and its test sets only."""
         config, log = loaded.model.config, lambda message: None
-        sources = recipe.test_sources().items()
+        sources, processor = recipe.test_sources().items(), ImageClassifier(loaded).image_processor
+        resample = None if processor is None else processor.resample
         evaluation_data = process_group.rank0_first(
             lambda: {
-                name: _read("valid" if name == "valid" else f"test.{name}", part, config, log) for name, part in sources
+                name: _read("valid" if name == "valid" else f"test.{name}", part, config, log, resample)
+                for name, part in sources
             }
         )
+        for name, part in sources:
+            dataset = evaluation_data[name]
+            found = [dataset.classes[number] for number in dataset.labels.unique().tolist()]
+            check_labels(part, found, config.labels)
         return cls(recipe, None, evaluation_data, loaded.model, process_group)
 
     def describe_data(self) -> str:
@@ -114,7 +122,8 @@ class ImageClassificationTask:
         labels = batch.labels.masked_fill(batch.labels >= len(self.model.config.labels), -1)  # the model lacks these
         weight = torch.ones_like(labels, dtype=torch.float32)
         unchanged = Augmented(batch.pixels, labels, labels, weight)
-        return class_loss(forward(self._normalized(batch.pixels)), unchanged)
+        smoothing = self.recipe.train.loss.label_smoothing
+        return class_loss(forward(self._normalized(batch.pixels)), unchanged, smoothing)
 
     def validation_batches(self) -> Iterator[ImageBatch]:
         valid = self.evaluation_data.get("valid")
@@ -139,7 +148,7 @@ class ImageClassificationTask:
         predicted: list[int] = []
         truth: list[int] = []
         nats = 0.0
-        for number, batch in enumerate(self._ordered_batches(dataset)):
+        for number, batch in enumerate(counted(self._ordered_batches(dataset), "Classifying", "batches")):
             if number % self.process_group.size == self.process_group.rank:
                 logits = forward(self._normalized(batch.pixels.to(self.model.device)))[: batch.count].float().cpu()
                 labels = batch.labels[: batch.count]
@@ -218,10 +227,12 @@ def _hold_out(
     return left, held_out
 
 
-def _read(key: str, part: ImagesConfig, config: VisionTransformerConfig | None, log: LogFn) -> ImageDataset:
+def _read(
+    key: str, part: ImagesConfig, config: VisionTransformerConfig | None, log: LogFn, resample: int | None = None
+) -> ImageDataset:
     """Read one of the data sources; its image format must be that of the model's training set, if there is one yet."""
     try:
-        found = read_images(part, classes=None if config is None else config.labels, log=log)
+        found = read_images(part, classes=None if config is None else config.labels, resample=resample, log=log)
     except ConfigError as error:
         raise ConfigError(f"data.{key}.{error.key}", error.problem) from None
     if config is not None and (found.size, found.channels) != (config.size, config.channels):

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, overload
 
 import torch
 
 from regard.attention.positions.config import LearnedConfig
 from regard.data.tokenizers.streaming import TextStreamer
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.decode import Constraints, DecodeConfig, Engine, Hypothesis, Request, search_all
+from regard.decode import Constraints, DecodeConfig, Engine, Hypothesis, Request, score_all, search_all
 from regard.errors import UserError
 from regard.model import LanguageModel
 from regard.run import LoadedModel
@@ -131,6 +131,37 @@ class TextGenerator(Pipeline):
             for prompt, request, hypotheses in zip(prompts, requests, found, strict=True)
         ]
 
+    @overload
+    def score(self, text: str) -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def score(
+        self, text: Sequence[str], *, progress: Callable[[int], None] | None = None
+    ) -> list[tuple[float, ...]]: ...
+
+    def score(
+        self, text: str | Sequence[str], *, progress: Callable[[int], None] | None = None
+    ) -> tuple[float, ...] | list[tuple[float, ...]]:
+        """How probable a text is: the log-probability of each of its tokens given those before it.
+
+        Their sum is the log-probability of the text. It begins behind the start token, or behind the end of another
+        text; a model that has neither token does not predict the first one. No end token is counted, because a text may
+        go on. Of a list of texts it is a list. `progress` is called with the number of finished texts.
+        """
+        if isinstance(text, str):
+            return self.score([text])[0]
+        first = self.prompt_ids([])
+        read = len(first) or 1  # how many tokens are read and not predicted
+        rows = [[*first, *ids] for ids in self.tokenizer.encode_batch(text)]
+        for line, ids in zip(text, rows, strict=True):
+            self._check_length("text", line, ids[:-1])  # the last token is not an input
+        numbers = [number for number, ids in enumerate(rows) if len(ids) > read]
+        prompts, given = [rows[number][:read] for number in numbers], [rows[number][read:] for number in numbers]
+        tokens = batch_tokens_for(self.language_model)
+        scored = score_all(self.language_model, prompts, given, None, batch_tokens=tokens, progress=progress)
+        found = dict(zip(numbers, scored, strict=True))
+        return [found.get(number, ()) for number in range(len(rows))]
+
     @property
     def end_id(self) -> int:
         """The token that ends a text; −1, which is in no vocabulary, if the model has none."""
@@ -169,17 +200,22 @@ class TextGenerator(Pipeline):
         self, prompt: str, max_new_tokens: int, decode: DecodeConfig, constraints: Constraints, alternatives: int
     ) -> Request:
         ids, positions = self.prompt_ids(self.tokenizer.encode(prompt)), self.max_positions
+        self._check_length("prompt", prompt, ids)
+        if positions is not None:  # the last new token needs no position: it is not an input
+            max_new_tokens = min(max_new_tokens, positions - len(ids) + 1)
+        return Request(tuple(ids), max_new_tokens, decode, constraints, alternatives)
+
+    def _check_length(self, noun: str, text: str, ids: Sequence[int]) -> None:
+        """Refuse a text that is longer than the model can read. `noun` is what the error calls it."""
+        positions = self.max_positions
         if len(ids) > (MAX_PROMPT_TOKENS if positions is None else positions):
-            quoted = prompt if len(prompt) <= _QUOTED_CHARACTERS else f"{prompt[:_QUOTED_CHARACTERS]}…"
+            quoted = text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}…"
             limit = (
                 f"at most {MAX_PROMPT_TOKENS:,} are read"
                 if positions is None
                 else f"this model has {positions:,} positions"
             )
-            raise UserError(f"The prompt {quoted!r} has {len(ids):,} tokens, and {limit}; shorten it.")
-        if positions is not None:  # the last new token needs no position: it is not an input
-            max_new_tokens = min(max_new_tokens, positions - len(ids) + 1)
-        return Request(tuple(ids), max_new_tokens, decode, constraints, alternatives)
+            raise UserError(f"The {noun} {quoted!r} has {len(ids):,} tokens, and {limit}; shorten it.")
 
     def _generated(self, prompt: str, ids: Sequence[int], one: Hypothesis, stop: Sequence[str]) -> GeneratedText:
         """The text of a hypothesis. `ids` are the model's input."""

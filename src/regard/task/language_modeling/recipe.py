@@ -10,19 +10,23 @@ from regard.cost import Workload
 from regard.data.text.documents import TextConfig
 from regard.data.tokenizers.training import TokenizerConfig
 from regard.model import LanguageModelConfig
+from regard.run import LoadedModel
 from regard.score import PerplexityScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
 
 ONE_LENGTH = "all rows have data.context_length tokens, so all batches have the same shape"
+_DEFAULT_CONTEXT_LENGTH, _MAX_CONTEXT_LENGTH = 1024, 2048
+"""Tokens read at once in the evaluation of a model without a recipe: if it does not say how many, and at most."""
 
 
 class LanguageModelingDataConfig(Config):
     """The texts to train, validate and test on, and how they are cut into rows."""
 
     train: tuple[TextConfig, ...] = Field(strict=False, min_length=1)
+    """The texts to train on."""
     valid: TextConfig | None = None
-    """If not given, a part of the training data is held out."""
+    """The text to validate on during training. If not given, a part of the training data is held out."""
     test: dict[str, TextConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
     dev_size: DevSize = 1000
@@ -47,7 +51,7 @@ class LanguageModelingTokenizerConfig(TokenizerConfig):
     """How text is tokenized."""
 
     max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
-    """Train the tokenizer on the first documents only."""
+    """Train the tokenizer on the first documents only: this many."""
 
 
 class LanguageModelingRecipe(Recipe):
@@ -57,7 +61,7 @@ class LanguageModelingRecipe(Recipe):
     data: LanguageModelingDataConfig
     tokenizer: LanguageModelingTokenizerConfig = LanguageModelingTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of a language model; its vocabulary and special tokens come from the tokenizer. With `init_from`,
+    """The settings of a language model; its vocabulary and special tokens come from the tokenizer. With `init_from`,
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'
@@ -106,6 +110,20 @@ class LanguageModelingRecipe(Recipe):
         )
 
     @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Adjacent windows of the text alone; if the model has a start token, the text is between start and end."""
+        packed = loaded.config.special_tokens.bos is not None
+        rows = {"packing": "packed"} if packed else {"append_eos": False}
+        return {"context_length": model_context_length(loaded), **rows}
+
+    def describe_score(self, score: PerplexityScore) -> str:
+        length = self.data.context_length
+        return f"{score.tokens:,} tokens in windows of {length:,}, {score.bytes:,} bytes"
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"context_length": self.data.context_length}
+
+    @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """A user's text is read as the recipe's own."""
         unit = {key: value for source in data.get("train", [])[:1] for key, value in source.items() if key == "unit"}
@@ -113,6 +131,18 @@ class LanguageModelingRecipe(Recipe):
 
     def held_out_config(self, path: str) -> TextConfig:
         return TextConfig(path=path)
+
+
+def model_context_length(loaded: LoadedModel) -> int:
+    """How many tokens a model that has no recipe reads at once in an evaluation: as many as it can, within reason."""
+    imported = loaded.origin.get("config", {})
+    known = (
+        loaded.model.embedding.embed_positions.max_length,
+        loaded.origin.get("context_length"),
+        imported.get("max_position_embeddings") if isinstance(imported, Mapping) else None,
+    )
+    lengths = [length for length in known if type(length) is int and length > 0]
+    return min(_MAX_CONTEXT_LENGTH, *lengths) if lengths else _DEFAULT_CONTEXT_LENGTH
 
 
 def check_row_fits(batch_tokens: int, context_length: int) -> None:

@@ -17,6 +17,7 @@ from regard.data.text.documents import TextConfig, TextCounts, count_text, text_
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
+from regard.progress import counted
 from regard.run import LoadedModel
 from regard.score import PerplexityScore, score_perplexity
 from regard.task.base import check_ranges, describe_batches, score_test_sets
@@ -117,7 +118,8 @@ class LanguageModelingTask:
         )
 
     def nll(self, forward: Forward, batch: RowBatch) -> Loss:
-        return cross_entropy(_logits(forward, batch), batch.targets, batch.lengths)
+        smoothing = self.recipe.train.loss.label_smoothing
+        return cross_entropy(_logits(forward, batch), batch.targets, batch.lengths, smoothing)
 
     def validation_batches(self) -> Iterator[RowBatch]:
         """The whole validation text; each token but the first is a target once."""
@@ -138,7 +140,7 @@ class LanguageModelingTask:
         self.model.eval()
         forward = forward_in_precision(self.model, self.recipe.train.precision)
         nats = tokens = 0.0
-        for index, batch in enumerate(self._batches(text)):
+        for index, batch in enumerate(counted(self._batches(text), "Computing perplexity", "batches")):
             if index % self.process_group.size == self.process_group.rank:
                 loss = self.nll(forward, batch.to(self.model.device))
                 nats, tokens = nats + float(loss.nll), tokens + float(loss.count)

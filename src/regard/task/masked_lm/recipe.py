@@ -12,6 +12,7 @@ from regard.data.batching.row_batch import scored_size
 from regard.data.text.documents import TextConfig
 from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig, MaskedLMHeadConfig
+from regard.run import LoadedModel
 from regard.score import MaskedLMScore
 from regard.task.base import Recipe
 from regard.task.held_out import HELD_OUT
@@ -20,6 +21,7 @@ from regard.task.language_modeling.recipe import (
     LanguageModelingDataConfig,
     LanguageModelingRecipe,
     check_row_fits,
+    model_context_length,
 )
 from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, NEW_KEYS, read_encoder_config
 
@@ -28,7 +30,7 @@ class MaskedLMTokenizerConfig(EncoderTokenizerConfig):
     """How text is tokenized."""
 
     max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
-    """Train the tokenizer on the first so many documents only."""
+    """Train the tokenizer on the first documents only: this many."""
 
 
 class MaskedLMRecipe(Recipe):
@@ -40,7 +42,7 @@ class MaskedLMRecipe(Recipe):
     """How tokens are masked in training. For evaluation as many are selected, and all become the mask token."""
     tokenizer: MaskedLMTokenizerConfig = MaskedLMTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder; vocabulary and special tokens come from the tokenizer. With `init_from`, omitted
+    """The settings of an encoder; vocabulary and special tokens come from the tokenizer. With `init_from`, omitted
     settings are those of that model."""
 
     usage_example: ClassVar[str] = 'Fill in masked words: `regard fill THIS-FOLDER "The [MASK] ate the mouse."`'
@@ -52,6 +54,7 @@ class MaskedLMRecipe(Recipe):
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
     new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
+    head: ClassVar[Mapping[str, str]] = {"kind": "masked_lm"}
 
     @model_validator(mode="after")
     def _row_fits_batch(self) -> Self:
@@ -75,7 +78,9 @@ class MaskedLMRecipe(Recipe):
         known = {
             role: number for role, number in tokens.items() if role in EXPECTED_SPECIAL_IDS and role not in missing
         }
-        values = {"head": {"kind": "masked_lm"}} | self.model_settings
+        values = self.model_settings
+        head = values.get("head", {})
+        values["head"] = {**self.head, **head} if isinstance(head, Mapping) else head
         config = read_encoder_config(values | {"vocab_size": vocab_size, "special_tokens": known})
         if not isinstance(config.head, MaskedLMHeadConfig):
             raise ConfigError("model.head.kind", f'found {config.head.kind!r}; for masked-lm it must be "masked_lm".')
@@ -96,6 +101,17 @@ class MaskedLMRecipe(Recipe):
             forward_passes=config.loss.passes,
             predicted_tokens=scored_size(self.expected_targets, length),
         )
+
+    @classmethod
+    def evaluation_settings(cls, loaded: LoadedModel) -> dict[str, Any]:
+        """Each line is a text of its own, between the model's special tokens."""
+        return {"context_length": model_context_length(loaded), "packing": "packed", "unit": "line"}
+
+    def describe_score(self, score: MaskedLMScore) -> str:
+        return f"{100 * self.masking.probability:g} % of the tokens masked, windows of {self.data.context_length:,}"
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"context_length": self.data.context_length, "masked_fraction": self.masking.probability}
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
 from regard.model import Encoder, EncoderConfig
+from regard.progress import counted
 from regard.run import LoadedModel
 from regard.score import MaskedLMScore
 from regard.task.base import check_ranges, describe_batches, score_test_sets
@@ -131,7 +132,8 @@ class MaskedLMTask:
         )
 
     def nll(self, forward: Forward, batch: ScoredPositionsBatch) -> Loss:
-        return cross_entropy(_logits(forward, batch), batch.targets)
+        smoothing = self.recipe.train.loss.label_smoothing
+        return cross_entropy(_logits(forward, batch), batch.targets, label_smoothing=smoothing)
 
     def validation_batches(self) -> Iterator[ScoredPositionsBatch]:
         """The whole validation set, with the same masks each time."""
@@ -156,7 +158,7 @@ class MaskedLMTask:
         self.model.eval()
         forward = forward_in_precision(self.model, self.recipe.train.precision)
         sums = torch.zeros(3, dtype=torch.float64, device=self.model.device)  # masked tokens, correct ones, nats
-        for number, batch in enumerate(self._evaluation_batches(stream)):
+        for number, batch in enumerate(counted(self._evaluation_batches(stream), "Filling in tokens", "batches")):
             if number % self.process_group.size == self.process_group.rank:
                 moved = batch.to(self.model.device)
                 logits = _logits(forward, moved)

@@ -16,7 +16,9 @@ from regard.data.trees.tree import Tree, read_trees
 from regard.decode import DecodeConfig, LengthPenalty
 from regard.files import check_plain_file
 from regard.model import EncoderDecoderConfig
+from regard.run import LoadedModel
 from regard.score import BracketScore
+from regard.task.backend import recorded_search
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT_TREES, DevSize
 
@@ -30,8 +32,11 @@ class TreesConfig(DataSource):
     """A treebank file in Penn bracket format."""
 
     path: NonEmpty
+    """A treebank file, compressed or not."""
     weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
     """The number of times that each tree occurs in one epoch; of 0.3, three tenths of the trees, others each time."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("weight",)
 
     @property
     def file(self) -> Path:
@@ -50,8 +55,9 @@ class ParsingDataConfig(Config):
     """The trees to train, validate and test on."""
 
     train: tuple[TreesConfig, ...] = Field(strict=False, min_length=1)
+    """The treebanks to train on."""
     valid: TreesConfig | None = None
-    """If not given, some trees are held out of the training data."""
+    """The treebank to validate on during training. If not given, some trees are held out of the training data."""
     test: dict[str, TreesConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
     dev_size: DevSize = 1000
@@ -68,15 +74,24 @@ class ParsingDataConfig(Config):
         return self
 
 
+class ParsingTokenizerConfig(TokenizerConfig):
+    """How words are tokenized. The target side has a vocabulary of tree symbols."""
+
+    vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
+    """The maximum number of tokens, special ones included. By default 4,000 for bpe and unigram, otherwise
+    unlimited."""
+
+    default_vocab_size: ClassVar[int] = 4000
+
+
 class ParsingRecipe(Recipe):
     """Everything a parsing run depends on."""
 
     task: Literal["parsing"] = "parsing"
     data: ParsingDataConfig
-    tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=4000)
-    """How words are tokenized. The target side has a vocabulary of tree symbols."""
+    tokenizer: ParsingTokenizerConfig = ParsingTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder–decoder; its vocabularies and special tokens come from the data. With `init_from`,
+    """The settings of an encoder–decoder; its vocabularies and special tokens come from the data. With `init_from`,
     omitted settings are those of that model."""
     decode: DecodeConfig = DecodeConfig(beam_size=4, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
 
@@ -86,6 +101,16 @@ class ParsingRecipe(Recipe):
     score_type: ClassVar[type[BracketScore]] = BracketScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decode_keeps_defaults(cls, values: Any) -> Any:
+        """Keys of [decode] that are left out have the defaults of parsing, also if others are given."""
+        given = values.get("decode") if isinstance(values, dict) else None
+        if not isinstance(given, dict):
+            return values
+        defaults = cls.model_fields["decode"].default.model_dump(mode="json", exclude_unset=True)
+        return {**values, "decode": defaults | given}
 
     @property
     def expected_model_config(self) -> EncoderDecoderConfig:
@@ -99,6 +124,16 @@ class ParsingRecipe(Recipe):
 
     def held_out_config(self, path: str) -> TreesConfig:
         return TreesConfig(path=path)
+
+    @classmethod
+    def for_model(cls, loaded: LoadedModel, path: str) -> Self:
+        return super().for_model(loaded, path).model_copy(update={"decode": recorded_search(loaded)})
+
+    def describe_score(self, score: BracketScore) -> str:
+        return f"{score.gold:,} brackets in {score.sentences:,} sentences"
+
+    def score_settings(self) -> dict[str, Any]:
+        return {"beam_size": self.decode.beam_size}
 
     def expected_workload(self) -> Workload:
         config = self.train

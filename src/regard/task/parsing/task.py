@@ -19,6 +19,7 @@ from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.files import file_sha256, write_text
 from regard.model import EncoderDecoder
+from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import BracketScore, score_brackets
 from regard.task.base import report_unknown, score_test_sets
@@ -102,6 +103,9 @@ class ParsingTask(Seq2SeqTask):
         """The task with a trained model and its test sets only."""
         parser = Parser(loaded)
         trees = {name: list(source.trees()) for name, source in recipe.test_sources().items()}
+        for name, source in recipe.test_sources().items():
+            if not trees[name]:
+                raise UserError(f"{source.location}: there is no tree to test on; at least one is needed.")
         vocabularies = Vocabularies(parser.tokenizer, parser.symbols)
         return cls(recipe, vocabularies, (None, (), None), trees, {}, parser.encoder_decoder, process_group)
 
@@ -117,7 +121,9 @@ class ParsingTask(Seq2SeqTask):
         """Parse the words of reference trees and compare; several processes share the work."""
         words = [tree.words() for tree in self.process_group.shard(trees)]
         tokenizer, symbols = self.vocabularies.tokenizer, self.vocabularies.symbols
-        found = parse_words(self.decoder_model(len(words)), tokenizer, symbols, words, decode)
+        with phase("Parsing", "sentences", len(words)) as parsing:
+            model = self.decoder_model(len(words))
+            found = parse_words(model, tokenizer, symbols, words, decode, parsing.update)
         parsed = self.process_group.gather_interleaved([str(one.tree) for one in found])
         return score_brackets([Tree.parse(one) for one in parsed], trees)
 

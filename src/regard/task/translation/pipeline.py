@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import torch
 
@@ -22,7 +22,7 @@ from regard.decode import (
     Ensemble,
     Hypothesis,
     Request,
-    score_forced,
+    score_all,
     search_all,
     search_batch,
 )
@@ -43,8 +43,6 @@ MAX_CHARACTERS = 500
 MAX_REPEATS = 6
 """How often an n-gram may occur in a row unless `decode.max_repeats` says otherwise: text that people wrote hardly ever
 repeats itself more than five times, but a model may do so without end outside its domain."""
-_SCORING_ROWS = 64
-"""Reference translations scored at once."""
 
 
 @dataclass(frozen=True)
@@ -186,22 +184,17 @@ class LineTranslator:
         for index, hypotheses in zip(blank, self._search(again, end, None), strict=True):
             results[index] = self._translations(hypotheses)
 
-    def logprobs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, ...]]:
+    def logprobs(
+        self, sources: Sequence[str], targets: Sequence[str], progress: Callable[[int], None] | None = None
+    ) -> list[tuple[float, ...]]:
         """The log-probability of each token of given translations, and of the end token behind them."""
         source_ids, target_ids = (
             self.source_tokenizer.encode_batch(sources),
             self.target_tokenizer.encode_batch(targets),
         )
-        order = sorted(range(len(source_ids)), key=lambda index: (len(target_ids[index]), len(source_ids[index])))
-        found: list[tuple[float, ...]] = [()] * len(order)
-        for first in range(0, len(order), _SCORING_ROWS):
-            rows = order[first : first + _SCORING_ROWS]
-            given = [target_ids[index] for index in rows]
-            state, start = self.model.prefill([source_ids[index] for index in rows], max(map(len, given)) + 1)
-            scores = score_forced(self.model, state, start, given, eos=self.target_tokenizer.eos)
-            for index, each in zip(rows, scores, strict=True):
-                found[index] = each
-        return found
+        batch_tokens = self.batch_tokens or batch_tokens_for(self.model)
+        end = self.target_tokenizer.eos
+        return score_all(self.model, source_ids, target_ids, end, batch_tokens=batch_tokens, progress=progress)
 
     def score_pairs(self, pairs: Sequence[Pair], decode: DecodeConfig, score: ScoreConfig) -> TranslationScore:
         """Translate the sources of pairs and compare the best outputs with their targets."""
@@ -341,12 +334,34 @@ class Translator(Pipeline):
             progress=progress,
         )
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, ...]]:
-        """How probable given translations are: the log-probability of each token, and of the end token behind them."""
-        if len(sources) != len(targets):
-            raise UserError(f"There are {len(sources)} sources and {len(targets)} translations; give one for each.")
+    @overload
+    def score(self, source: str, target: str) -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def score(
+        self, source: Sequence[str], target: Sequence[str], *, progress: Callable[[int], None] | None = None
+    ) -> list[tuple[float, ...]]: ...
+
+    def score(
+        self,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> tuple[float, ...] | list[tuple[float, ...]]:
+        """How probable a given translation is: the log-probability of each of its tokens, and of the end token.
+
+        Their sum is the log-probability of the translation. Of a list of sources and one of translations, in pairs, it
+        is a list. `progress` is called with the number of finished pairs.
+        """
+        if isinstance(source, str) != isinstance(target, str):
+            raise UserError("A source and its translation are two strings, or two lists of strings; give both alike.")
+        if isinstance(source, str) and isinstance(target, str):
+            return self.score([source], [target])[0]
+        if len(source) != len(target):
+            raise UserError(f"There are {len(source)} sources and {len(target)} translations; give one for each.")
         model = LineTranslator(self.decoder_model, self.source_tokenizer, self.target_tokenizer)
-        return model.logprobs(sources, targets)
+        return model.logprobs(source, target, progress)
 
     def _line_translator(self, sentences: int) -> LineTranslator:
         """With the decoder that suits this many sentences; an ensemble has only one."""

@@ -23,6 +23,7 @@ from regard.data.text.pairs import Pair
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_pair
 from regard.errors import UserError
+from regard.progress import counted
 from regard.task.held_out import HELD_OUT, held_out_size, log_held_out, write_held_out
 from regard.task.translation.recipe import TranslationRecipe
 from regard.train.task import LogFn
@@ -58,7 +59,9 @@ def prepare_pairs(
     for name, source in recipe.data.test.items():
         test = Corpus(name, (source,))
         fingerprints[name] = test.fingerprint()
-        for _ in test.read():  # an error in the test data is better reported now than after training
+        for _ in counted(
+            test.read(), "Reading the test data", "pairs"
+        ):  # an error in the test data is better reported now than after training
             pass
     training = _TrainingPairs(recipe, corpus, log)
     if valid_pairs is None:
@@ -110,7 +113,7 @@ class _TrainingPairs:
         size, generator = self.recipe.data.dev_size, random.Random(0)
         sample: list[Pair] = []  # reservoir sampling
         total = 0
-        for total, pair in enumerate(self.pairs(), start=1):
+        for total, pair in enumerate(counted(self.pairs(), "Reading and filtering", "pairs"), start=1):
             if len(sample) < size:
                 sample.append(pair)
             elif (index := generator.randrange(total)) < size:

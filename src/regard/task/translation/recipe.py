@@ -29,8 +29,9 @@ class TranslationDataConfig(Config):
     """The sentence pairs to train, validate and test on."""
 
     train: tuple[CorpusConfig, ...] = Field(strict=False, min_length=1)
+    """The sentence pairs to train on: one or more sources, each with a weight."""
     valid: CorpusConfig | None = None
-    """If not given, some pairs are held out of the training data."""
+    """The sentence pairs to validate on during training. If not given, some pairs are held out of the training data."""
     test: dict[str, CorpusConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training."""
     dev_size: DevSize = 1000
@@ -51,18 +52,18 @@ class TranslationTokenizerConfig(TokenizerConfig):
     """How both sides are tokenized."""
 
     shared: bool = True
-    """One vocabulary for both languages."""
+    """Whether one vocabulary serves both languages."""
     max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
-    """Train the tokenizer on the first pairs only."""
+    """Train the tokenizer on the first pairs only: this many."""
 
 
 class ScoreConfig(Config):
     """How outputs are compared with references."""
 
     tokenized: bool = False
-    """The text is already tokenized and is compared as it is."""
+    """Whether the text is already tokenized, so that it is compared as it is."""
     lowercase: bool = False
-    """Ignore case."""
+    """Whether case is ignored."""
 
 
 class TranslationRecipe(Recipe):
@@ -72,7 +73,7 @@ class TranslationRecipe(Recipe):
     data: TranslationDataConfig
     tokenizer: TranslationTokenizerConfig = TranslationTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The config of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
+    """The settings of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
     sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
     those of that model."""
     decode: DecodeConfig = DecodeConfig()

@@ -8,6 +8,7 @@ import torch
 from regard.data.text.corpus import Corpus
 from regard.data.text.pairs import Pair
 from regard.decode import DecodeConfig
+from regard.progress import phase
 from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
 from regard.task.init_from import start_from
@@ -51,10 +52,10 @@ class TranslationTask(Seq2SeqTask):
     def score(self, pairs: list[Pair], decode: DecodeConfig) -> TranslationScore:
         """Translate the sources and score the outputs; several processes share the work."""
         how = self.recipe.score
-        if self.process_group.size == 1:
-            return self._line_translator(len(pairs)).score_pairs(pairs, decode, how)
         lines = [pair.source for pair in self.process_group.shard(pairs)]
-        found = self._line_translator(len(lines)).translate(lines, decode.only_best())
+        with phase("Translating", "sentences", len(lines)) as translating:
+            translator = self._line_translator(len(lines))
+            found = translator.translate(lines, decode.only_best(), progress=translating.update)
         outputs = self.process_group.gather_interleaved([best.text for best, *_ in found])
         references = [pair.target for pair in pairs]
         return score_translations(outputs, references, tokenized=how.tokenized, lowercase=how.lowercase)

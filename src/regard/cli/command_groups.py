@@ -1,0 +1,37 @@
+"""The overview of all commands in `regard --help`, in groups, with whole summaries."""
+
+from typing import Any
+
+import typer
+
+GROUPS = {
+    "Train": ("train", "recipes", "recipe", "settings", "cost", "average"),
+    "Use a model": ("translate", "generate", "fill", "classify", "tag", "parse", "score", "shortlist"),
+    "Look inside": ("look",),
+    "Files": ("data", "cache", "import", "export"),
+}
+"""The commands of each group, in the order in which they are shown. A command of no group comes last."""
+
+
+class GroupedCommands(typer.core.TyperGroup):
+    """A group of commands whose help lists them under headings."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = [name for names in GROUPS.values() for name in names if name in self.commands]
+        return order + [name for name in self.commands if name not in order]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        grouped = {name for names in GROUPS.values() for name in names}
+        rest = tuple(name for name in self.commands if name not in grouped)
+        width = max(map(len, self.commands))
+        for title, names in {**GROUPS, "More": rest}.items():
+            rows = [(name.ljust(width), summary(self.commands[name])) for name in names if name in self.commands]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def summary(command: Any) -> str:
+    """The short help of a command: the first sentence of its help."""
+    text: str = command.get_short_help_str(limit=1000)
+    return text

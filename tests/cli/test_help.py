@@ -1,0 +1,96 @@
+"""The help of every command is complete, and fits a terminal of 80 columns."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.cli.command_groups import GROUPS
+
+WIDTH = 80
+FIELD_TERMS = {
+    "--beam-size": "beam size",
+    "--beam-groups": "diverse beam search",
+    "--length-penalty": "length penalty",
+    "--min-length": "minimum length",
+    "--no-repeat-ngram": "n-gram",
+    "--temperature": "temperature",
+    "--top-k": "top-k",
+    "--top-p": "nucleus sampling (top-p)",
+    "--min-p": "min-p",
+    "--repetition-penalty": "repetition penalty",
+    "--nbest": "n-best",
+    "--ensemble": "ensemble",
+    "--shortlist": "lexical shortlist",
+    "--stop": "stop sequence",
+    "--dtype": "dtype",
+    "--fused": "fused kernels",
+    "--parallel": "data parallelism",
+    "--quantization": "quantization",
+}
+"""Options whose help must name the term that the field has for them."""
+
+
+def commands(group: click.Group, name: str = "regard") -> Iterator[tuple[str, click.Command]]:
+    """All commands with their names, subcommands included."""
+    for sub, command in group.commands.items():
+        yield f"{name} {sub}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} {sub}")
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def help_lines(*args: str) -> list[str]:
+    done = CliRunner().invoke(app, [*args, "--help"], terminal_width=WIDTH)
+    assert done.exit_code == 0
+    return done.output.splitlines()
+
+
+def test_overview_shows_whole_summaries_in_80_columns() -> None:
+    lines = help_lines()
+    for name, command in typer.main.get_command(app).commands.items():
+        summary = command.get_short_help_str(limit=1000)
+        assert f"  {name:<9}  {summary}" in lines
+        assert summary.endswith(".")
+        assert "..." not in summary
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_overview_lists_every_command_in_a_group() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(typer.main.get_command(app).commands)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_parameter_has_help(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    for parameter in command.params:
+        text = getattr(parameter, "help", None)
+        assert text, f"{name}: {parameter.name}"
+        assert text.endswith((".", "…")), f"{name}: {parameter.name}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_not_truncated(name: str) -> None:
+    args = name.split()[1:]
+    lines = help_lines(*args)
+    shown = "".join("".join(lines).split())  # lines are also broken after a hyphen
+    assert max(map(len, lines)) <= WIDTH
+    for parameter in COMMANDS[name].params:
+        assert "".join(parameter.help.split()) in shown
+
+
+def test_options_name_the_term_of_the_field() -> None:
+    found = {
+        option: parameter.help
+        for command in COMMANDS.values()
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    for option, term in FIELD_TERMS.items():
+        assert term in found[option].lower(), option
