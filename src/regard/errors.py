@@ -9,12 +9,18 @@ argument is a `TypeError`, as everywhere in Python.
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 
 class UserError(ValueError):
     """Something given to regard is wrong; the message says what, where and what to do."""
+
+
+def listed(names: Sequence[str], limit: int = 8) -> str:
+    """The first names as a list for messages."""
+    shown = ", ".join(repr(name) for name in names[:limit]) or "none"
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
 def how_to_install(extra: str = "") -> str:

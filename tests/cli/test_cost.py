@@ -52,6 +52,13 @@ def test_table_contains_every_number() -> None:
     assert "at 3 an hour" in done.out
 
 
+@pytest.mark.parametrize(("hardware", "precision"), [("h200", "bfloat16"), ("cpu-2-cores", "float32")])
+def test_automatic_precision_is_that_of_the_hardware(hardware: str, precision: str) -> None:
+    report = json_report("transformer-base", "--hardware", hardware)
+    given = json_report("transformer-base", "--hardware", hardware, "--set", f"train.precision={precision}")
+    assert (report["precision"], report["minutes"]) == (precision, given["minutes"])
+
+
 def test_json_equals_the_library() -> None:
     report = json_report("transformer-base", "--hardware", "h200", "--price", 2)
     cost, machine = expected_cost(read_recipe("transformer-base")), HARDWARE["h200"]

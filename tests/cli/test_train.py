@@ -72,13 +72,13 @@ def test_training_on_two_aligned_files(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     source, target = write_aligned(tmp_path / "own", pairs(25, seed=4))
     done = command("train", recipe, "--source", source, "--target", target, "--out", tmp_path / "run")
-    assert (done.code, "1 of 25 pairs are held out" in done.err) == (0, True)
+    assert (done.code, "1 of 25 pairs is held out" in done.err) == (0, True)
 
 
 def test_training_on_a_table(recipe: Path, tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.tsv", pairs(25, seed=4))
     done = command("train", recipe, "--pairs", path, "--out", tmp_path / "run")
-    assert (done.code, "1 of 25 pairs are held out" in done.err) == (0, True)
+    assert (done.code, "1 of 25 pairs is held out" in done.err) == (0, True)
 
 
 @pytest.mark.parametrize(

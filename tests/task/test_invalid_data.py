@@ -208,7 +208,7 @@ def test_last_line_without_newline_counts(recipe: Path) -> None:
     path.write_bytes(path.read_bytes().removesuffix(b"\n"))
     done = run_train(recipe)
     assert done.code == 0
-    assert "1 of 30 pairs are held out" in done.err
+    assert "1 of 30 pairs is held out" in done.err
 
 
 def test_extra_columns_are_ignored(recipe: Path) -> None:

@@ -429,3 +429,21 @@ def test_user_pairs_are_scored_as_raw_text() -> None:
 
 def test_description_names_the_user_pairs() -> None:
     assert read_recipe("quick", pairs=CorpusConfig(path="/own.tsv")).description == "quick, on /own.tsv."
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["train.steps=160"], 20),  # of 200 for 1,600 steps
+        (["train.steps=5"], 0),
+        (["train.steps=400"], 200),
+        (["train.steps=160", "train.schedule.warmup_steps=3"], 3),
+    ],
+)
+def test_warmup_that_no_longer_fits_is_shortened_with_the_steps(overrides: list[str], expected: int) -> None:
+    assert read_recipe("quick", overrides).train.schedule.warmup_steps == expected
+
+
+def test_warmup_that_is_given_is_never_shortened() -> None:
+    with pytest.raises(UserError, match=r"train\.schedule\.warmup_steps"):
+        read_recipe("quick", ["train.steps=160", "train.schedule.warmup_steps=160"])

@@ -342,6 +342,18 @@ def test_resuming_with_a_changed_recipe_names_the_key(change: str, reference: Re
         train(read_recipe(reference.recipe, [change]), folder, resume=True)
 
 
+def test_run_records_its_precision_and_resumes_with_it(tmp_path: Path) -> None:
+    """Started in bfloat16, as on a GPU, it goes on in bfloat16 on a CPU, where a new run would take float32."""
+    path, changes = write_table(tmp_path / "data.tsv", pairs(30)), ("train.validate_every=100", "data.dev_size=0")
+    train(small_recipe(path, *changes, "train.steps=1"), tmp_path / "new")
+    assert read_recipe(tmp_path / "new").train.precision == "float32"
+    train(small_recipe(path, *changes, "train.steps=1", "train.precision=bfloat16"), tmp_path / "run")
+    recipe = small_recipe(path, *changes, "train.steps=2")
+    assert recipe.train.precision == "auto"
+    train(recipe, tmp_path / "run", resume=True)
+    assert read_recipe(tmp_path / "run").train.precision == "bfloat16"
+
+
 def test_description_may_change_on_resume(reference: Reference, tmp_path: Path) -> None:
     folder = interrupted_run(read_recipe(reference.recipe), tmp_path / "run", 5)
     train(read_recipe(reference.recipe, ["description=Another description."]), folder, resume=True)

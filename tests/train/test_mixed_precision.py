@@ -1,10 +1,11 @@
 """Casting all weights at once gives the same gradients as casting each by itself, over several passes."""
 
+import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from regard.train.mixed_precision import MixedPrecisionModel
+from regard.train.mixed_precision import MixedPrecisionModel, resolve_precision
 
 
 def model() -> nn.Sequential:
@@ -125,3 +126,20 @@ def test_adjacent_copies_are_consecutive_in_memory() -> None:
         assert copy.data_ptr() % 16 == 0
         assert copy.is_leaf
         assert copy.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "supported", "expected"),
+    [
+        ("auto", "cpu", True, "float32"),
+        ("auto", "cuda", True, "bfloat16"),
+        ("auto", "cuda", False, "float32"),
+        ("bfloat16", "cpu", False, "bfloat16"),
+        ("float32", "cuda", True, "float32"),
+    ],
+)
+def test_only_auto_depends_on_the_device(
+    precision: str, device: str, supported: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: supported)
+    assert resolve_precision(precision, device) == expected

@@ -14,9 +14,10 @@ from regard.config import Config
 from regard.data.registry import get_dataset
 
 NonEmpty = Annotated[str, Field(min_length=1)]
-_Column = Annotated[int, Field(gt=0, le=10_000)]
-TwoColumns = Annotated[tuple[_Column, _Column], Field(strict=False)]  # TOML and JSON have lists, not tuples
-"""Two columns of a table, counted from 1."""
+Column = Annotated[int, Field(gt=0, le=10_000)] | NonEmpty
+"""A column of a table: its number, counted from 1, or its name."""
+TwoColumns = Annotated[tuple[Column, Column], Field(strict=False)]  # TOML and JSON have lists, not tuples
+TwoKeys = Annotated[tuple[NonEmpty, NonEmpty], Field(strict=False)]
 
 
 class DataSource(Config):

@@ -11,7 +11,7 @@ from regard.run.checkpoint import CheckpointReader, average_tensors
 from regard.run.folder import TOKENIZERS, check_digests, checkpoint_metadata, load_weights, origin_of, write_model
 from regard.run.locate import find_checkpoint, note, split_checkpoint
 
-_COPIED = ("recipe.toml", "held-out.jsonl")
+_COPIED = ("recipe.toml", "held-out.jsonl", "held-out.mrg", "held-out.npz")
 """Files of a run that its averaged model needs to be evaluated on the same test sets."""
 
 

@@ -12,9 +12,8 @@ from pydantic import model_validator
 
 from regard.config import Config, ConfigError
 from regard.cost import Workload
-from regard.data.labels.labeled_texts import listed
 from regard.data.source import DataSource
-from regard.errors import UserError
+from regard.errors import UserError, listed
 from regard.model import AnyModelConfig
 from regard.progress import phase
 from regard.run import LoadedModel
@@ -61,6 +60,8 @@ class Recipe(Config):
     """What the loss is averaged over."""
     prepared_files: ClassVar[tuple[str, ...]] = ()
     """Files that preparing the task may write into the run folder."""
+    held_out_file: ClassVar[str] = "held-out"
+    """The file in the run folder with what was held out of the training data, if anything was."""
     score_type: ClassVar[type[Score]]
     """The score of a test set."""
     unused_train_keys: ClassVar[Mapping[str, str]] = {}
@@ -126,10 +127,14 @@ class Recipe(Config):
         """The test sets by name; if there are none, the validation set."""
         return dict(self.data.test) or {"valid": self.data.valid}
 
-    @property
-    def has_validation(self) -> bool:
-        """Whether there is validation data."""
-        return "valid" in self.data_sources()
+    def held_out_source(self, folder: Path) -> Any:
+        """The part of the training data that the run in a folder has held out for validation; None if there is none."""
+        path = folder / self.held_out_file
+        return self.held_out_config(str(path)) if self.data.valid is None and path.is_file() else None
+
+    def held_out_config(self, path: str) -> DataSource:
+        """How the file of held-out data is read."""
+        raise NotImplementedError
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,11 +265,18 @@ def score_test_sets(
 ) -> dict[str, Score]:
     """Score each test set among `parts`, or the validation set if there is no other; log each result."""
     scores: dict[str, Score] = {}
-    for name in [name for name in parts if name != "valid"] or parts:
+    for part in [part for part in parts if part != "valid"] or parts:
+        name = "held-out" if part == "valid" and recipe.data.valid is None else part
         with phase(f"Scoring {name}"):
-            scores[name] = score(parts[name])
+            scores[name] = score(parts[part])
         log(f"{name}: {scores[name]}{'' if recipe.expect is None else recipe.expect.describe(name)}.")
     return scores
+
+
+def describe_batches(stats: Any, config: TrainConfig) -> str:
+    """The sizes of an epoch in words; if it has a single batch, why that is smaller than configured."""
+    whole = f" Each batch has all of the data, which is less than train.batch_tokens ({config.batch_tokens:,}) allows."
+    return f"{stats}{whole if stats.batches == 1 else ''}"
 
 
 def check_labels(source: DataSource, found: Iterable[str], known: Sequence[str]) -> None:

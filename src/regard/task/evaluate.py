@@ -187,15 +187,19 @@ def _task_of(loaded: LoadedModel) -> TaskInfo:
 
 def _with_test_set(recipe: Recipe, test: str | None, folder: Path) -> Recipe:
     """The recipe with only this test set."""
-    known = [name for name in recipe.data_sources() if name != "train"]
+    held_out = recipe.held_out_source(folder)
+    known = [name for name in recipe.data_sources() if name != "train"] + ([] if held_out is None else ["held-out"])
     if not known:
         raise UserError(f"{folder} was trained without test sets; give a file of your own with --data.")
     if test is not None and test not in known:
         raise UserError(f"{folder} has no test set {test!r}; it has {', '.join(known)}.")
-    if test is None:
-        return recipe
     data: Any = vars(recipe)["data"]
-    chosen = {name: source for name, source in data.test.items() if name == test}  # if none, it is `valid`
+    if held_out is not None and (test == "held-out" or (test is None and not data.test)):
+        chosen = {"held-out": held_out}
+    elif test is None:
+        return recipe
+    else:
+        chosen = {name: source for name, source in data.test.items() if name == test}  # if none, it is `valid`
     return recipe.model_copy(update={"data": data.model_copy(update={"test": chosen})})
 
 

@@ -84,7 +84,8 @@ def read_recipe(
 
     `overrides` change settings: a mapping from dotted keys to values, or strings of the form "train.steps=500". With
     `pairs`, or with a file or folder as `data`, it trains on these instead of its own data; if possible, some of it is
-    used for validation. The [expect] table is then dropped, as it is after any override that changes the result.
+    used for validation. The [expect] table is then dropped, as it is after any override that changes the result. If
+    `train.steps` becomes so small that the warmup does not fit, it is shortened in proportion.
     """
     values, where = _read_values(name)
     values = {"name": recipe_name(name), **values}
@@ -99,10 +100,14 @@ def read_recipe(
         recipe_class = get_task(task_of(values), where).recipe_class()
         config = recipe_class.user_data_config(str(Path(data).absolute()), values.get("data", {}))
         values = _with_data(values, config, str(data))
+    before = values
     for key, value in changes:
         values = _with_setting(values, key, value)
         if not key.startswith(_HARMLESS):
             values.pop("expect", None)
+    changed = {key for key, _ in changes}
+    if "train.steps" in changed and not any(key.startswith("train.schedule") for key in changed):
+        values = _with_fitting_warmup(values, before)
     return read_values(values, where)
 
 
@@ -176,6 +181,17 @@ def _with_following_schedule(values: dict[str, Any]) -> dict[str, Any]:
         return values
     schedule = {key: value for key, value in schedule.items() if key != "steps"}
     return {**values, "train": {**train, "schedule": schedule}}
+
+
+def _with_fitting_warmup(values: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """The values with a warmup that is shortened as the number of steps was, if it is no shorter than that."""
+    schedule: dict[str, Any] = _table_at(values, ["train", "schedule"])
+    old: Any = _table_at(before, ["train"]).get("steps")
+    new: Any = _table_at(values, ["train"]).get("steps")
+    warmup: Any = schedule.get("warmup_steps")
+    if not all(type(number) is int and number > 0 for number in (old, new, warmup)) or warmup < new:
+        return values
+    return {**values, "train": {**values["train"], "schedule": {**schedule, "warmup_steps": warmup * new // old}}}
 
 
 def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Train a recipe: from a recipe to a finished run folder.
 
     recipe.toml         the recipe, with every default filled in
-    held-out.jsonl      the pairs held out for validation, if the recipe names none
+    held-out.*          the part of the training data held out for validation, if the recipe names no other data
     tokenizer.json      the tokenizer (and target_tokenizer.json, if the target side has its own)
     metrics.jsonl       metrics, one JSON object per line; tensorboard/ has the same for TensorBoard
     checkpoints/        what an interrupted run resumes from
@@ -14,7 +14,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ import torch
 from regard.config import ConfigError
 from regard.cost import (
     Cost,
+    Precision,
     TrainingSetup,
     check_model_fits,
     detect_hardware,
@@ -48,6 +49,7 @@ from regard.train.callback import Callback, CallbackList
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import check_shard_size
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import TrainResult
 from regard.train.task import Score, Task
 from regard.train.trainer import Trainer
@@ -96,6 +98,7 @@ def train(
     callback = callback if callback is not None and process_group.is_rank0 else Callback()
     check_shard_size(recipe.train.parallel, process_group.size)
     device = torch.device(device)
+    recipe = _with_precision(recipe, folder, device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(listen_to_phases(callback))
         if not (folder / "run.json").is_file():
@@ -126,7 +129,8 @@ def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
     """Train, test, and write the model into its run folder."""
     task, callback, folder = trainer.task, trainer.callback, trainer.folder
     callback.log(f"Training on {task.describe_data()}")
-    ignored = [] if recipe.has_validation else _ignored_without_validation(recipe.train)
+    has_validation = next(iter(task.validation_batches()), None) is not None
+    ignored = [] if has_validation else _ignored_without_validation(recipe.train)
     if ignored:
         callback.log(f"There is no validation data (data.valid), so {' and '.join(ignored)}.")
     cost = log_cost(recipe, task, trainer.device, callback)
@@ -188,6 +192,16 @@ def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes
     return recipe.model_copy(update={"train": train})
 
 
+def _with_precision(recipe: Recipe, folder: Path, device: torch.device) -> Recipe:
+    """The recipe with its precision decided: that of the run in the folder, if there is one, or that of the device."""
+    if recipe.train.precision != "auto":
+        return recipe
+    saved = folder / "recipe.toml"
+    asked = read_recipe(saved).train.precision if saved.is_file() else "auto"
+    changes = {"precision": resolve_precision(asked, device)}
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
+
+
 def _ignored_without_validation(config: TrainConfig) -> list[str]:
     """What happens to settings that need validation data."""
     ignored = []
@@ -219,7 +233,7 @@ def _training_setup(recipe: Recipe, processes: int, device: Literal["cpu", "cuda
     config = recipe.train
     sharded = processes > 1 and config.parallel.kind == "fsdp"
     return TrainingSetup(
-        config.precision,
+        _precision(config, device),
         config.optimizer.kind,
         device=device,
         processes=processes,
@@ -228,9 +242,18 @@ def _training_setup(recipe: Recipe, processes: int, device: Literal["cpu", "cuda
     )
 
 
-def expected_cost(recipe: Recipe) -> Cost:
-    """The cost of a run, estimated from the recipe before the data has been read."""
-    return estimate(recipe.expected_model_config, recipe.expected_workload(), _training_setup(recipe, processes=1))
+def _precision(config: TrainConfig, device: Literal["cpu", "cuda"]) -> Precision:
+    """The precision on any GPU or CPU of today."""
+    if config.precision == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    return config.precision
+
+
+def expected_cost(recipe: Recipe, device: Literal["cpu", "cuda"] = "cuda") -> Cost:
+    """The cost of a run, estimated from the recipe before the data has been read; `device` decides its precision if
+    the recipe does not."""
+    setup = replace(_training_setup(recipe, processes=1), precision=_precision(recipe.train, device))
+    return estimate(recipe.expected_model_config, recipe.expected_workload(), setup)
 
 
 @phase("Estimating the cost")

@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.model import EncoderDecoder, LanguageModel
 from regard.model.autoregressive import AutoregressiveModel
 from regard.task.backend import Backend
-from regard.task.base import check_ranges
+from regard.task.base import check_ranges, describe_batches
 from regard.train.config import TrainConfig
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
@@ -78,7 +78,7 @@ class Seq2SeqTask:
         return int(rows.max(initial=0))
 
     def describe_data(self) -> str:
-        return str(self.batches.stats)
+        return describe_batches(self.batches.stats, self.config)
 
     def workload(self) -> Workload:
         config, shape = self.config, self.batches.mean_shape

@@ -43,8 +43,9 @@ class TrainConfig(Config):
     """The number of batches whose gradients are summed before each optimizer step."""
     max_grad_norm: float = Field(default=1.0, ge=0, le=1e9)
     """Gradients are clipped to this norm, taken over all parameters; 0 turns clipping off."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """The dtype of the forward and backward pass. Weights, loss and optimizer state are always float32."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """The dtype of the forward and backward pass. auto: bfloat16 on a GPU that supports it, float32 elsewhere; a run
+    records which of them it has chosen. Weights, loss and optimizer state are always float32."""
     deterministic: bool = False
     """On a GPU: bit-identical results in every run, at the price of speed. A CPU always gives them."""
     cuda_graphs: bool = True

@@ -7,7 +7,7 @@ one flat tensor; those listed as `adjacent` come first in it, in that order.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from torch.func import functional_call
 
 _ALIGNMENT = 64
 """Copies start at multiples of so many elements: at two bytes each, one cache line of a GPU."""
+
+
+def resolve_precision(precision: str, device: torch.device | str) -> Literal["float32", "bfloat16"]:
+    """The precision that a device computes in: with "auto", bfloat16 on a GPU that supports it, float32 elsewhere."""
+    if precision == "auto":
+        on_gpu = torch.device(device).type == "cuda"
+        return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return "float32" if precision == "float32" else "bfloat16"
 
 
 class MixedPrecisionModel:

@@ -30,7 +30,7 @@ from regard.train.distributed.process_group import ProcessGroup
 from regard.train.distributed.sharded_checkpoint import Sharding
 from regard.train.fused_adam import FusedAdam, GradPointers
 from regard.train.loss import Loss
-from regard.train.mixed_precision import MixedPrecisionModel
+from regard.train.mixed_precision import MixedPrecisionModel, resolve_precision
 from regard.train.optimizer import Optimizer
 from regard.train.task import AnyBatch, Batches, Forward, Task
 
@@ -46,6 +46,8 @@ def training_forward(model: nn.Module, precision: str, *, activation_checkpointi
 
 def forward_in_precision(model: nn.Module, precision: str) -> Forward:
     """The model's own forward pass in a precision; for bfloat16, every call casts the weights."""
+    if precision == "auto":
+        precision = resolve_precision(precision, next(model.parameters()).device)
     if precision == "float32":
         return model
     names = [name for name, parameter in model.named_parameters() if parameter.is_floating_point()]

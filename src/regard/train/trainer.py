@@ -34,6 +34,7 @@ from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.fused_adam import fused_adam_for
 from regard.train.loss import Loss
 from regard.train.metrics import MetricsWriter, NullMetricsWriter, RunningStats
+from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import EMA, BatchSplitter, BestTracker, TrainResult, load_final_weights
 from regard.train.runtime import StoppedError, deterministic_algorithms, stop_on_signal, without_cudnn_attention
 from regard.train.step import ExpertBalance, Pass, TrainStep, check_batch_sharding, forward_in_precision, shard_batches
@@ -65,8 +66,9 @@ class Trainer(Generic[AnyBatch]):
         callback: Callback | None = None,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.task, self.config, self.folder, self.process_group = task, config, folder, process_group
         self.device = torch.device(device)
+        config = config.model_copy(update={"precision": resolve_precision(config.precision, self.device)})
+        self.task, self.config, self.folder, self.process_group = task, config, folder, process_group
         self.callback = callback or Callback()
         check_batch_sharding(task.batches, config, process_group)
         self.placement = make_placement(task.model, self.device, config, process_group)

@@ -39,6 +39,22 @@ def test_columns_are_separated_by_tabs_or_blanks(tmp_path: Path) -> None:
     assert other == (["DT", "NN"], ["the", "cat"])
 
 
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        (TREES, "trees"),
+        ("(\n (S (NN cat)))\n", "trees"),
+        ("( (S (NN cat)) )\n", "trees"),
+        (SLASHES, "slashes"),
+        (COLUMNS, "columns"),
+        ("(\tPUNCT\ncat\tNN\n", "columns"),
+        ("1/2\tCD\n", "columns"),
+    ],
+)
+def test_first_line_tells_the_format(text: str, format: str, tmp_path: Path) -> None:
+    assert read(tmp_path, text) == read(tmp_path, text, format=format)
+
+
 def test_compressed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tagged.txt.gz"
     path.write_bytes(gzip.compress(SLASHES.encode()))

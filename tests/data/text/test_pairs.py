@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from regard import UserError
 from regard.data.text import pairs as module
-from regard.data.text.pairs import Pair, read_aligned, read_json_pairs, read_pairs, read_table
+from regard.data.text.pairs import Pair, read_aligned, read_pairs, read_record_pairs, read_table
 from tests.data.text.support import write_lines
 
 PAIRS = [Pair("The cat ate the mouse.", "Kedi fareyi yedi."), Pair("", "Boş."), Pair("No?", ""), Pair("ıİ", "i̇I")]
@@ -78,17 +78,17 @@ def test_too_few_columns_name_file_and_line(tmp_path: Path, line: str, found: st
 
 def test_nested_keys_are_separated_by_dots(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "text.jsonl", ['{"translation": {"en": "one", "tr": "bir"}}'])
-    assert list(read_json_pairs(path, ("translation.en", "translation.tr"))) == [("one", "bir")]
+    assert list(read_record_pairs(path, ("translation.en", "translation.tr"))) == [("one", "bir")]
 
 
 def test_key_containing_a_dot_takes_precedence(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "text.jsonl", ['{"a.b": "one", "a": {"b": "no"}, "c": "bir"}'])
-    assert list(read_json_pairs(path, ("a.b", "c"))) == [("one", "bir")]
+    assert list(read_record_pairs(path, ("a.b", "c"))) == [("one", "bir")]
 
 
 def test_blank_json_lines_are_skipped(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "text.jsonl", ["", '{"source": "one", "target": "bir"}', " "])
-    assert list(read_json_pairs(path)) == [("one", "bir")]
+    assert list(read_record_pairs(path)) == [("one", "bir")]
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_blank_json_lines_are_skipped(tmp_path: Path) -> None:
 def test_invalid_json_names_file_and_line(tmp_path: Path, line: str, message: str) -> None:
     path = write_lines(tmp_path / "text.jsonl", ['{"source": "one", "target": "bir"}', line])
     with pytest.raises(UserError, match=rf"text\.jsonl, line 2: {message}"):
-        list(read_json_pairs(path))
+        list(read_record_pairs(path))
 
 
 def test_nested_key_into_a_string_is_refused(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "text.jsonl", ['{"en": "one"}'])
     with pytest.raises(UserError, match=r"line 1: expected an object with the key 'en\.text', found a string"):
-        list(read_json_pairs(path, ("en.text", "tr")))
+        list(read_record_pairs(path, ("en.text", "tr")))
 
 
 def test_folder_is_read_in_sorted_order(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_two_versions_of_a_text_are_refused(tmp_path: Path) -> None:
 
 def test_folder_without_pairs_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "notes.txt", ["one"])
-    with pytest.raises(UserError, match=r"has no \.tsv or \.jsonl files to read"):
+    with pytest.raises(UserError, match=r"has no \.tsv, \.csv, \.jsonl or \.parquet files to read"):
         list(read_pairs(tmp_path))
 
 

@@ -195,7 +195,7 @@ def test_model_without_a_recipe_needs_lines() -> None:
 
 
 def test_held_out_pairs_of_the_run_are_used(tmp_path: Path) -> None:
-    from regard.task.translation.recipe import HELD_OUT
+    from regard.task.held_out import HELD_OUT
 
     folder = save_run(tmp_path / "run", autoregressive_model(dtype=torch.float32))
     pairs = [dict(zip(("source", "target"), line.split("\t"), strict=True)) for line in PAIRS]

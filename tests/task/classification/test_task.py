@@ -232,7 +232,7 @@ def test_head_is_kept_if_the_labels_are_the_same(runs: dict[str, Path], tmp_path
     ("kind", "change", "sentence"),
     [
         ("token-classification", ["data.train.0.format=trees"], "train.txt, line 1, column 1"),
-        ("token-classification", ["data.train.0.format=tres"], "expected 'trees', 'slashes' or 'columns'"),
+        ("token-classification", ["data.train.0.format=tres"], "expected 'auto', 'trees', 'slashes' or 'columns'"),
         ("token-classification", ["model.head.labels=['a']"], "model.head.labels: this follows from the data"),
         (
             "token-classification",

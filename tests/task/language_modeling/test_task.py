@@ -200,15 +200,14 @@ def test_invalid_recipe_is_named_and_leaves_no_folder(
 
 
 def test_user_data(tmp_path: Path) -> None:
-    """Read like the recipe's text; the last twentieth is held out."""
+    """Read like the recipe's text; a twentieth of its lines is held out."""
     path = recipe_file(
         tmp_path, TEXT, data={"train": [{"path": "text.txt", "unit": "line"}], "valid": {"path": "text.txt"}}
     )
-    (tmp_path / "mine.txt").write_text("my own text\n" * 50)
+    (tmp_path / "mine.txt").write_text("".join(f"my own text {number}\n" for number in range(50)))
     recipe = read_recipe(path, data=tmp_path / "mine.txt")
     assert isinstance(recipe, LanguageModelingRecipe)
     data, mine = recipe.data, str(tmp_path / "mine.txt")
-    assert data.train == (TextConfig(path=mine, end=0.95, unit="line"),)
-    assert data.valid == TextConfig(path=mine, begin=0.95, unit="line")
-    assert (data.context_length, recipe.expect) == (16, None)
+    assert data.train == (TextConfig(path=mine, unit="line"),)
+    assert (data.valid, data.context_length, recipe.expect) == (None, 16, None)
     train(recipe, tmp_path / "run")

@@ -206,8 +206,13 @@ def test_user_data(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text(TEXT, encoding="utf-8")
     recipe = read_recipe("brown-fill", data=tmp_path / "mine.txt")
     assert isinstance(recipe, MaskedLMRecipe)
-    assert [(part.unit, part.end) for part in recipe.data.train] == [("file", 0.95), ("line", 0.95)]
-    assert (recipe.data.valid.begin, recipe.data.valid.unit) == (0.95, "file")  # type: ignore[union-attr]
+    assert [part.unit for part in recipe.data.train] == ["file", "line"]
+    small = ["model.width=16", "model.encoder.layers=1", "model.encoder.attention.heads=2", "train.steps=1"]
+    recipe = read_recipe("brown-fill", [*small, "tokenizer.kind=character"], data=tmp_path / "mine.txt")
+    callback = RecordingCallback()
+    train(recipe, tmp_path / "run", callback=callback)
+    size = len(TEXT) - int(0.95 * len(TEXT))  # the same end of the text, read in either way
+    assert f"The last {size} of {len(TEXT):,} characters are held out for validation" in callback.text
 
 
 @pytest.mark.parametrize(

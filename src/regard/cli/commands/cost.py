@@ -5,7 +5,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,7 +14,7 @@ from regard.config import parse_json, parse_toml
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.cost import Cost, Workload
+    from regard.cost import Cost, Hardware, Workload
     from regard.model import AnyModelConfig
     from regard.task.base import Recipe
 
@@ -59,8 +59,9 @@ def cost(
     for option, value in (("processes", processes), ("length", length), ("batch", batch), ("tokens", tokens)):
         if value is not None and not 1 <= value < 1e18:
             raise UserError(f"--{option} {value:g}: expected a number of at least 1.")
-    estimated, capture, trained = _estimate(name, overrides or [], length, batch, tokens, processes)
     machine = HARDWARE[hardware] if hardware is not None else detect_hardware(select_device(device, None))
+    shape = _Shape(length, batch, tokens)
+    estimated, capture, trained = _estimate(name, overrides or [], shape, processes, machine)
     cuda_graphs = machine.supports_cuda_graphs and capture and estimated.supports_cuda_graphs
     report = Report(estimated, machine, price, cuda_graphs, trained)
     if as_json:
@@ -73,8 +74,16 @@ def cost(
         print(report.advice, file=sys.stderr)
 
 
+class _Shape(NamedTuple):
+    """The shape of the batches as the command line gives it."""
+
+    length: int | None
+    batch: int | None
+    tokens: float | None
+
+
 def _estimate(
-    name: str, overrides: list[str], length: int | None, batch: int | None, tokens: float | None, processes: int
+    name: str, overrides: list[str], shape: _Shape, processes: int, machine: "Hardware"
 ) -> "tuple[Cost, bool, bool]":
     """The cost, whether training uses CUDA graphs, and whether its number of steps is known."""
     from regard.cost import TrainingSetup, estimate
@@ -82,6 +91,7 @@ def _estimate(
     from regard.task.run import expected_cost
 
     config, recipe = _find(name, overrides)
+    length, batch, tokens = shape
     if isinstance(config, VisionTransformerConfig) and length is not None:
         height, width = config.size
         raise UserError(f"--length is for texts; an image of {height} × {width} has {config.sequence_length:,} tokens.")
@@ -89,7 +99,7 @@ def _estimate(
         default = estimate(config, _default_workload(config), TrainingSetup("bfloat16"))
         batch = batch or max(4096, length or default.workload.target_length)
     else:
-        default = expected_cost(recipe)
+        default = expected_cost(recipe, machine.device)
         batch = batch or recipe.train.batch_tokens
     workload = default.workload
     long = min(batch, length or workload.target_length)

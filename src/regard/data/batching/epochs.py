@@ -193,6 +193,11 @@ class CounterRng:
         return np.argsort(self.raw(count), kind="stable")
 
 
+def count_of(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun, for messages: "1 batch", "2,000 batches"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def even_chunk(order: Integers, chunks: int, index: int) -> Integers:
     """Chunk `index` of an order that is cut into `chunks` parts whose sizes differ by at most one."""
     if index >= chunks:

@@ -65,6 +65,11 @@ class PackedDocuments(EpochBatches[RowBatch]):
     def min_rows(self) -> int:
         return self.rows
 
+    @property
+    def row_count(self) -> int:
+        """The rows of an epoch."""
+        return len(self._rows) - 1
+
     def num_batches(self, epoch: int) -> int:
         return -(-(len(self._rows) - 1) // self.rows)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batching.buckets import BatchShape, even_rows, plan_buckets
-from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose
+from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, count_of
 from regard.data.batching.item_weights import ItemGroup, WeightedBuckets, mean_occurrences
 from regard.errors import UserError
 
@@ -59,8 +59,8 @@ class BatchStats:
     def __str__(self) -> str:
         dropped = f"; dropped {self.dropped:,} longer than {self.max_length:,} tokens" if self.dropped else ""
         return (
-            f"{self.items:,} examples in {self.batches:,} batches per epoch, {self.shapes} length buckets, "
-            f"{100 * self.padding:.1f} % padding{dropped}."
+            f"{count_of(self.items, 'example')} in {count_of(self.batches, 'batch', 'batches')} per epoch, "
+            f"{count_of(self.shapes, 'length bucket')}, {100 * self.padding:.1f} % padding{dropped}."
         )
 
 

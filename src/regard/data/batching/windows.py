@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, even_chunk
+from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, count_of, even_chunk
 from regard.data.batching.row_batch import RowBatch
 from regard.data.store.token_store import TokenStore
 from regard.errors import UserError
@@ -74,8 +74,8 @@ class WindowStats:
 
     def __str__(self) -> str:
         return (
-            f"{self.tokens:,} tokens to predict in {self.batches:,} batches of {self.rows:,} × {self.length:,}, "
-            f"{self.layout}, {100 * self.padding:.1f} % padding."
+            f"{count_of(self.tokens, 'token')} to predict in {count_of(self.batches, 'batch', 'batches')} of "
+            f"{self.rows:,} × {self.length:,}, {self.layout}, {100 * self.padding:.1f} % padding."
         )
 
 

@@ -8,7 +8,8 @@ Images on disk are prefetched by a thread: while one batch is being used, the ne
 Prefetched batches are not part of the state.
 """
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Self
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, even_chunk
+from regard.data.batching.epochs import CounterRng, EpochBatches, Integers, Purpose, count_of, even_chunk
 from regard.data.images.dataset import ImageDataset
 from regard.errors import UserError
 
@@ -44,8 +45,9 @@ class ImageStats:
         smallest, largest = self.smallest_class, self.largest_class
         each = f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
         return (
-            f"{self.images:,} images of {height} × {width} in {self.classes:,} classes of {each}, in "
-            f"{self.batches:,} batches of {self.rows:,} rows, {100 * self.padding:.1f} % of them empty."
+            f"{count_of(self.images, 'image')} of {height} × {width} in {self.classes:,} classes of {each}, in "
+            f"{count_of(self.batches, 'batch', 'batches')} of {count_of(self.rows, 'row')}, "
+            f"{100 * self.padding:.1f} % of them empty."
         )
 
 
@@ -92,28 +94,41 @@ class ImageBatch:
 class ImageBatches(EpochBatches[ImageBatch]):
     """Every image once per epoch, in batches of `rows` rows (see the module's docstring).
 
+    `items` are the numbers of the images, if not all of the dataset are wanted.
+
     `prefetch` is the number of batches to read in advance: by default 2 if the images are on disk, and none if they are
     in memory.
     """
 
-    def __init__(self, dataset: ImageDataset, rows: int, *, seed: int = 0, prefetch: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        rows: int,
+        *,
+        seed: int = 0,
+        prefetch: int | None = None,
+        items: Sequence[int] | None = None,
+    ) -> None:
         if rows < 1 or (prefetch is not None and prefetch < 0):
             raise UserError(f"Batches need at least one row ({rows}), and a prefetch of 0 or more ({prefetch}).")
-        super().__init__(seed, dataset.fingerprint(), rows)
+        chosen = () if items is None else (hashlib.sha256(repr(list(items)).encode()).hexdigest(),)
+        super().__init__(seed, dataset.fingerprint(), rows, *chosen)
         self.dataset = dataset
         self.rows = rows
-        self._batches = -(-len(dataset) // rows)
+        self._items: Integers = np.arange(len(dataset)) if items is None else np.array(items, dtype=np.int64)
+        self._batches = -(-len(self._items) // rows)
         self._order: tuple[int, Integers] | None = None
         self._prefetch = (2 if dataset.mapped else 0) if prefetch is None else prefetch
         self._loader = _Prefetcher(self._shuffled_batch, self._prefetch)
+        counts = np.bincount(dataset.labels.numpy()[self._items], minlength=len(dataset.classes)).tolist()
         self.stats = ImageStats(
-            images=len(dataset),
-            classes=len(dataset.counts),
+            images=len(self._items),
+            classes=len(counts),
             size=dataset.size,
             batches=self._batches,
             rows=rows,
-            smallest_class=min(dataset.counts),
-            largest_class=max(dataset.counts),
+            smallest_class=min(counts),
+            largest_class=max(counts),
         )
 
     @property
@@ -139,8 +154,8 @@ class ImageBatches(EpochBatches[ImageBatch]):
 
     def _ordered_batch(self, epoch: int, index: int) -> ImageBatch:
         first = index * self.rows
-        last = 0 if epoch else min(first + self.rows, len(self.dataset))  # there is only one epoch
-        return self._load(np.arange(first, last), epoch, index)
+        last = 0 if epoch else min(first + self.rows, len(self._items))  # there is only one epoch
+        return self._load(self._items[first:last], epoch, index)
 
     def _shuffled_batch(self, epoch: int, index: int) -> ImageBatch:
         return self._load(even_chunk(self._shuffled(epoch), self._batches, index), epoch, index)
@@ -160,7 +175,7 @@ class ImageBatches(EpochBatches[ImageBatch]):
         order = self._order
         if order is None or order[0] != epoch:
             rng = CounterRng(self.seed, epoch, 0, Purpose.SHUFFLE)
-            order = self._order = epoch, rng.permutation(len(self.dataset))
+            order = self._order = epoch, self._items[rng.permutation(len(self._items))]
         return order[1]
 
 

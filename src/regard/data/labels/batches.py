@@ -14,10 +14,10 @@ import torch
 from regard.data.batching.epochs import MappedBatches
 from regard.data.batching.row_batch import RowBatch, count_targets
 from regard.data.batching.token_batches import Batch, TokenBatches, TokenizedItems
-from regard.data.labels.labeled_texts import LabeledText, listed
+from regard.data.labels.labeled_texts import LabeledText
 from regard.data.labels.tagged_sentences import TaggedSentence
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.errors import UserError
+from regard.errors import UserError, listed
 
 LABEL_SIDES = ("text", "label")
 TAG_SIDES = ("text", "tags")

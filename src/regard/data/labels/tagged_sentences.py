@@ -1,11 +1,13 @@
-"""Reading sentences with a tag for each word: from treebanks, from lines of word/TAG, or from one word per line."""
+"""Reading sentences with a tag for each word: from treebanks, lines of word/TAG, one word per line, or records."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from regard.data.source import DataSource, NonEmpty, TwoColumns
-from regard.data.text.lines import check_file, read_lines
+from regard.data.source import DataSource, NonEmpty, TwoColumns, TwoKeys
+from regard.data.text.lines import check_file, read_lines, uncompressed_suffix
+from regard.data.text.records import JSON_LINES, choose_columns, is_records, read_records, record_files
 from regard.data.trees.cleaning import clean_tree
 from regard.data.trees.tree import read_trees, unescape_brackets
 from regard.errors import UserError
@@ -13,16 +15,21 @@ from regard.files import check_plain_file
 
 
 class TaggedConfig(DataSource):
-    """Tagged sentences: a text file, compressed or not."""
+    """Tagged sentences: a file, compressed or not, or a folder of records."""
 
     path: NonEmpty
-    """A text file of tagged sentences, compressed or not."""
-    format: Literal["trees", "slashes", "columns"] = "trees"
-    """The format of the file. trees: trees in Penn bracket format, whose leaves have tags. slashes: one sentence per
+    """A text file in the `format`; or records with a list of words and a list of tags: a .jsonl or .parquet file, a
+    folder of such files, or one written by `datasets.save_to_disk`."""
+    format: Literal["auto", "trees", "slashes", "columns"] = "auto"
+    """The format of a text file. trees: trees in Penn bracket format, whose leaves have tags. slashes: one sentence per
     line with a tag after each word, `the/DT cat/NN`. columns: one word per line with its tag in another column, and an
-    empty line between sentences."""
-    columns: TwoColumns = (1, 2)
-    """The columns of word and tag in the format `columns`, counted from 1, separated by tabs or spaces."""
+    empty line between sentences. auto: the first line tells which of them it is."""
+    columns: TwoColumns | None = None
+    """The columns of word and tag in the format `columns`, counted from 1, separated by tabs or spaces; by default the
+    first two. In a .parquet file those of words and tags, by name or number; by default tokens and tags, or what else
+    they are often called."""
+    keys: TwoKeys | None = None
+    """The keys of words and tags in a .jsonl file; by default as the columns of a .parquet file."""
 
 
 class TaggedSentence(NamedTuple):
@@ -36,10 +43,10 @@ def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
     """The sentences, one by one. An empty file is an error."""
     (path,) = config.resolve(config.path)
     check_plain_file(path)
-    check_file(path)
-    read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
+    files = record_files(path) if path.is_dir() else [path]
+    check_file(files[0] if files else path)
     found = False
-    for words, tags in read(path, config):
+    for words, tags in chain.from_iterable(_read(file, config) for file in files):
         found = True
         yield TaggedSentence(words, tags)
     if not found:
@@ -47,6 +54,22 @@ def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
 
 
 _Example = tuple[list[str], list[str]]  # words, tags
+
+
+def _read(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    if is_records(path):
+        return _read_records(path, config)
+    kind = _detect_format(path) if config.format == "auto" else config.format
+    return {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[kind](path, config)
+
+
+def _detect_format(path: Path) -> str:
+    """The format of a file by its first line that is neither blank nor a comment: `(S …`, `the/DT cat/NN`, `the DT`."""
+    fields = next((line.split() for line in read_lines(path) if line.strip() and not line.startswith("#")), ["("])
+    is_word = fields[0] == "(" and len(fields) > 1 and not fields[1].startswith("(")  # with its tag
+    if fields[0].startswith("(") and not is_word:
+        return "trees"
+    return "slashes" if all(0 < field.find("/") < len(field) - 1 for field in fields) else "columns"
 
 
 def _read_trees(path: Path, config: TaggedConfig) -> Iterator[_Example]:
@@ -69,7 +92,27 @@ def _read_slashes(path: Path, config: TaggedConfig) -> Iterator[_Example]:
             yield [word for word, _, _ in pairs], [tag for _, _, tag in pairs]
 
 
+_ROLES = {"words": ("tokens", "words"), "tags": ("tags", "ner_tags", "pos_tags", "upos", "labels")}
+
+
+def _read_records(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    names = choose_columns(path, config.keys if uncompressed_suffix(path) in JSON_LINES else config.columns, _ROLES)
+    for where, lists in read_records(path, names):
+        for name, values in zip(names, lists, strict=True):
+            if not isinstance(values, list) or not all(type(one) in (str, int) and one != "" for one in values):
+                raise UserError(f"{where}: expected a list of words or tags at the key {name!r}, found {values!r:.80}.")
+        words, tags = ([str(one) for one in values] for values in lists)
+        if len(words) != len(tags):
+            raise UserError(f"{where}: found {len(words)} words and {len(tags)} tags; each word needs one.")
+        if words:
+            yield words, tags
+
+
 def _read_columns(path: Path, config: TaggedConfig) -> Iterator[_Example]:
+    columns = config.columns or (1, 2)
+    if any(isinstance(column, str) for column in columns):
+        raise UserError(f"{path}: its columns have no names; give the numbers of those with words and tags.")
+    word_column, tag_column = (int(column) for column in columns)
     words: list[str] = []
     tags: list[str] = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -81,11 +124,11 @@ def _read_columns(path: Path, config: TaggedConfig) -> Iterator[_Example]:
         fields = line.split("\t") if "\t" in line else line.split()
         if not words and line.startswith("#") and "\t" not in line:
             continue  # comments come before a sentence
-        chosen = [fields[column - 1].strip() if column <= len(fields) else "" for column in config.columns]
+        chosen = [fields[column - 1].strip() if column <= len(fields) else "" for column in (word_column, tag_column)]
         if not all(chosen):
             raise UserError(
                 f"{path}, line {number}: found {len(fields)} columns; expected a word in column "
-                f"{config.columns[0]} and its tag in column {config.columns[1]}."
+                f"{word_column} and its tag in column {tag_column}."
             )
         words.append(chosen[0])
         tags.append(chosen[1])

@@ -11,36 +11,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from regard.config import ConfigError
 from regard.data.batching.item_weights import MAX_WEIGHT
-from regard.data.source import DataSource, NonEmpty, TwoColumns
+from regard.data.source import DataSource, NonEmpty, TwoColumns, TwoKeys
 from regard.data.text.lines import uncompressed_suffix
 from regard.data.text.pairs import COLUMNS, KEYS, Pair, list_pair_files, read_pairs
+from regard.data.text.records import is_records
 from regard.errors import UserError
 from regard.files import file_sha256
-
-_TwoNames = Annotated[tuple[NonEmpty, NonEmpty], Field(strict=False)]
 
 
 class CorpusConfig(DataSource):
     """Sentence pairs: two aligned files (`source` and `target`), or one `path` to a file or folder."""
 
     path: NonEmpty | None = None
-    """A file with both sides (.tsv, .txt or .jsonl, compressed or not), or a folder of such files or of aligned
-    files."""
+    """A file with both sides: .tsv, .txt, .csv or .jsonl, compressed or not, or .parquet; a folder of such files or of
+    aligned files, or one written by `datasets.save_to_disk`."""
     source: NonEmpty | None = None
     """The file of source sentences, one per line; `target` has their translations, line by line."""
     target: NonEmpty | None = None
     """The file of translations, aligned with `source`."""
-    columns: TwoColumns = COLUMNS
-    """The columns of source and target in a .tsv file, counted from 1."""
-    keys: _TwoNames = KEYS
-    """The keys of source and target in a .jsonl file; "translation.en" is nested in "translation"."""
-    suffixes: _TwoNames | None = None
+    columns: TwoColumns | None = None
+    """The columns of source and target in a table, by name or by number, counted from 1. By default the first two of a
+    .tsv file; in a .csv or .parquet file those named source and target, or the fields of "translation", or the only
+    two."""
+    keys: TwoKeys | None = None
+    """The keys of source and target in a .jsonl file; "translation.en" is nested in "translation". By default as the
+    columns of a .csv file."""
+    suffixes: TwoKeys | None = None
     """The suffixes of aligned files in a folder: ["en", "de"] for train.en.gz and train.de.gz."""
     weight: float = Field(default=1.0, gt=0, le=MAX_WEIGHT)
     """The number of times that each pair occurs in one epoch; of 0.3, three tenths of the pairs, others each time."""
@@ -156,9 +158,11 @@ def corpus_fingerprint(config: CorpusConfig) -> str:
 
     It does not depend on where the files are or on their weights, so the tokenized corpus can be cached by it.
     """
-    digest = hashlib.sha256(repr((config.columns, config.keys)).encode())
+    digest = hashlib.sha256(repr((config.columns or COLUMNS, config.keys or KEYS)).encode())
     for files in list_pair_files(*config.paths(), suffixes=config.suffixes):
         digest.update(b"aligned" if files.target else b"single")
+        if files.target is None and is_records(files.path) and (config.columns or config.keys):
+            digest.update(repr((config.columns, config.keys)).encode())  # without them, names decide
         for path in (files.path, files.target):
             if path is not None:
                 # The suffixes determine how a file is read; for aligned files only the compression matters.

@@ -1,5 +1,7 @@
 """Documents of a text: from one file or a folder of files, or from a range of its characters.
 
+Each row of a table (.csv, .jsonl, .parquet …) is a document.
+
 Everything is streamed. A long document is read in passages of some thousand characters. Concatenated, they are the
 document, and with our tokenizers they give the same ids: a passage ends before a line break that is followed by a
 letter or digit, which no token spans.
@@ -12,16 +14,18 @@ which it begins.
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from regard.config import ConfigError
-from regard.data.source import DataSource, NonEmpty
+from regard.data.source import Column, DataSource, NonEmpty
 from regard.data.text.lines import check_file, read_lines, uncompressed_name, uncompressed_suffix
+from regard.data.text.records import choose_columns, is_records, read_records, record_files, text_of
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.errors import UserError
 from regard.files import check_plain_file, file_sha256
@@ -38,9 +42,15 @@ class TextConfig(DataSource):
     """A text: what counts as a document, and which range of it is read."""
 
     path: NonEmpty
-    """A text file, compressed or not, or a folder of .txt files, which are read sorted by name."""
+    """A text file, compressed or not, or a folder of .txt files, which are read sorted by name; or a table with a text
+    in each row: a .csv or .jsonl file, compressed or not, a .parquet file, a folder of such files, or one written by
+    `datasets.save_to_disk`."""
     unit: Unit = "file"
-    """What counts as a document: a file, a line, or a paragraph (the lines between blank lines)."""
+    """What counts as a document: a file, a line, or a paragraph (the lines between blank lines). In a table, each row
+    is one."""
+    column: Column | None = None
+    """The column of the text in a table, by name or number, or its key in a .jsonl file. By default the one named text,
+    or the only one."""
     begin: float = Field(default=0.0, ge=0, lt=1)
     """The start of the range, as a fraction of all characters: 0.9 for the last tenth."""
     end: float = Field(default=1.0, gt=0, le=1)
@@ -58,7 +68,11 @@ class TextConfig(DataSource):
         """The files to read, in order. They are read several times, so a pipe is refused."""
         (path,) = self.resolve(self.path)
         check_plain_file(path)
-        return text_files(path) if path.is_dir() else [path]
+        if not path.is_dir():
+            return [path]
+        records = record_files(path)
+        has_texts = any(uncompressed_suffix(file) == ".txt" for file in path.iterdir())
+        return records if records and not has_texts else text_files(path)
 
 
 class Passage(NamedTuple):
@@ -83,15 +97,20 @@ class TextCounts:
         return f"{_count(self.documents, 'document')} of {_count(self.characters, 'character')}"
 
 
-def read_texts(config: TextConfig) -> Iterator[str]:
-    """The documents, one at a time. An empty text is an error."""
-    parts: list[str] = []
-    for passage in read_passages(config):
-        if passage.starts_document and parts:
-            yield "".join(parts)
-            parts.clear()
-        parts.append(passage.text)
-    yield "".join(parts)
+def read_texts(config: TextConfig, *, skip: Collection[str] = ()) -> Iterator[str]:
+    """The documents, one at a time, without those whose digest is in `skip`. An empty text is an error."""
+    for passages in _documents(read_passages(config), skip):
+        yield "".join(passage.text for passage in passages)
+
+
+def document_digest(text: str) -> str:
+    """A digest that is the same for documents that differ in letter case and spaces only."""
+    return hashlib.sha256("".join(text.split()).casefold().encode()).hexdigest()
+
+
+def without_documents(passages: Iterable[Passage], skip: Collection[str]) -> Iterator[Passage]:
+    """The passages of the documents whose digest is not in `skip`."""
+    return chain.from_iterable(_documents(passages, skip)) if skip else iter(passages)
 
 
 def read_passages(config: TextConfig, min_length: int = PASSAGE_LENGTH) -> Iterator[Passage]:
@@ -99,10 +118,12 @@ def read_passages(config: TextConfig, min_length: int = PASSAGE_LENGTH) -> Itera
     document. An empty text is an error.
     """
     first, last = _bounds(config)
-    cut_documents = config.unit == "file"
-    buffer = _PassageBuffer(min_length, strip_line_end=not cut_documents)
+    files = config.files()
+    in_rows = is_records(files[0])
+    cut_documents = config.unit == "file" and not in_rows
+    buffer = _PassageBuffer(min_length, strip_line_end=not cut_documents and not in_rows)
     found = included = past_end = False
-    for line in _UNITS[config.unit](config.files()):
+    for line in _by_row(files, config) if in_rows else _UNITS[config.unit](files):
         if line.starts_document:
             if buffer:
                 yield buffer.end_document(complete=True)
@@ -158,7 +179,8 @@ def encode_passages(
 
 def text_fingerprint(config: TextConfig) -> str:
     """SHA-256 over the files' bytes and the settings that determine how they are read, wherever they are."""
-    digest = hashlib.sha256(repr((config.unit, config.begin, config.end)).encode())
+    column = () if config.column is None else (config.column,)
+    digest = hashlib.sha256(repr((config.unit, config.begin, config.end, *column)).encode())
     for path in config.files():
         check_file(path)
         try:
@@ -220,6 +242,21 @@ def _by_paragraph(files: list[Path]) -> Iterator[_Line]:
             after_blank = True
 
 
+_ROLES = {"text": ("text", "content", "document", "sentence")}
+
+
+def _by_row(files: list[Path], config: TextConfig) -> Iterator[_Line]:
+    """The texts of a table; rows without a text are skipped."""
+    offset = 0
+    for path in files:
+        (column,) = choose_columns(path, None if config.column is None else (config.column,), _ROLES)
+        for where, (value,) in read_records(path, (column,)):
+            text = "" if value is None else text_of(value, column, where)
+            if text.strip():
+                yield _Line(offset, text, starts_document=True)
+                offset += len(text)
+
+
 _UNITS = {"file": _by_file, "line": _by_line, "paragraph": _by_paragraph}
 
 
@@ -261,8 +298,27 @@ def _bounds(config: TextConfig) -> tuple[int, int]:
     """The range of characters: its first, and the one after its last."""
     if config.begin == 0 and config.end == 1:
         return 0, sys.maxsize
-    total = sum(len(line.text) for line in _by_file(config.files()))
+    files = config.files()
+    lines = _by_row(files, config) if is_records(files[0]) else _by_file(files)
+    total = sum(len(line.text) for line in lines)
     return int(total * config.begin), int(total * config.end)
+
+
+def _documents(passages: Iterable[Passage], skip: Collection[str]) -> Iterator[list[Passage]]:
+    """The passages of each document whose digest is not in `skip`."""
+
+    def is_kept() -> bool:
+        return not skip or document_digest("".join(passage.text for passage in document)) not in skip
+
+    document: list[Passage] = []
+    for passage in passages:
+        if passage.starts_document and document:
+            if is_kept():
+                yield document
+            document = []
+        document.append(passage)
+    if document and is_kept():
+        yield document
 
 
 def _chunks(passages: Iterable[Passage]) -> Iterator[list[Passage]]:

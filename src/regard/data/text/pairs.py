@@ -1,26 +1,34 @@
-"""Reading sentence pairs from two aligned files, a table of columns, JSON lines, or a folder of these.
+"""Reading sentence pairs from two aligned files, a table of columns, other records, or a folder of these.
 
 Everything is streamed. A pair with an empty side is kept, so that pairs stay aligned with their lines; dropping pairs
 is up to filters. Two files of different length are never truncated to the shorter one: somewhere a line is missing or
 surplus, and from there on every pair is wrong. The error estimates where.
 """
 
-import re
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text.lines import check_file, read_json_lines, read_lines, uncompressed_name, uncompressed_suffix
+from regard.data.text.lines import check_file, read_lines, uncompressed_name, uncompressed_suffix
 from regard.data.text.misalignment import explain_misalignment
-from regard.errors import UserError
+from regard.data.text.records import (
+    JSON_LINES,
+    Column,
+    choose_columns,
+    is_records,
+    read_records,
+    record_files,
+    text_of,
+)
+from regard.errors import UserError, listed
 
-Columns = tuple[int, int]  # of source and target, counted from 1 like `cut -f`
+Columns = tuple[Column, Column]  # of source and target: names, or numbers counted from 1 like `cut -f`
 Keys = tuple[str, str]  # of source and target; "translation.en" is the key "en" in the object at "translation"
 Suffixes = tuple[str, str]  # of source and target: ("en", "de") for train.en.gz and train.de.gz
 
 COLUMNS: Columns = (1, 2)
 KEYS: Keys = ("source", "target")
+_ROLES = {"source": ("source", "src"), "target": ("target", "tgt")}
 
 
 class Pair(NamedTuple):
@@ -41,18 +49,21 @@ def read_pairs(
     path: str | Path,
     target: str | Path | None = None,
     *,
-    columns: Columns = COLUMNS,
-    keys: Keys = KEYS,
+    columns: Columns | None = None,
+    keys: Keys | None = None,
     suffixes: Suffixes | None = None,
 ) -> Iterator[Pair]:
-    """The pairs of the files that `list_pair_files` finds, one file after the other."""
+    """The pairs of the files that `list_pair_files` finds, one file after the other.
+
+    By default, tables without names have the pairs in their first two columns; for others, see `choose_columns`.
+    """
     for files in list_pair_files(path, target, suffixes=suffixes):
         if files.target is not None:
             yield from read_aligned(files.path, files.target)
-        elif uncompressed_suffix(files.path) in _JSON_LINES:
-            yield from read_json_pairs(files.path, keys)
+        elif is_records(files.path):
+            yield from read_record_pairs(files.path, keys if uncompressed_suffix(files.path) in JSON_LINES else columns)
         else:
-            yield from read_table(files.path, columns)
+            yield from read_table(files.path, columns or COLUMNS)
 
 
 def list_pair_files(
@@ -61,8 +72,9 @@ def list_pair_files(
     """The files to read, in order.
 
     With `target`, `path` and `target` are aligned files of any name. Otherwise `path` is a file (.tsv or .txt for
-    columns, .jsonl or .ndjson for JSON lines, compressed or not), or a folder: its .tsv, .jsonl and .ndjson files and,
-    if `suffixes` are given, its aligned files, sorted by name. Other files, hidden files and subfolders are skipped.
+    columns, compressed or not, or a file of records, such as .csv), or a folder: its .tsv files, its files of records
+    and, if `suffixes` are given, its aligned files, sorted by name, or the shards of a saved dataset. Other files,
+    hidden files and subfolders are skipped.
     """
     path = Path(path)
     if target is not None:
@@ -72,10 +84,10 @@ def list_pair_files(
     if path.is_dir():
         return _list_folder(path, suffixes)
     check_file(path)
-    if uncompressed_suffix(path) not in (*_TABLES, ".txt", *_JSON_LINES):
+    if uncompressed_suffix(path) not in (*_TABLES, ".txt") and not is_records(path):
         raise UserError(
-            f"{path}: the suffix is unknown; expected .tsv or .txt (columns separated by tabs) or .jsonl (JSON lines), "
-            "compressed or not, or two aligned files as source and target."
+            f"{path}: the suffix is unknown; expected .tsv or .txt (columns separated by tabs), .csv or .jsonl (JSON "
+            "lines), compressed or not, .parquet, or two aligned files as source and target."
         )
     return [PairFiles(path)]
 
@@ -97,12 +109,17 @@ def read_aligned(source: str | Path, target: str | Path) -> Iterator[Pair]:
 
 
 def read_table(path: str | Path, columns: Columns = COLUMNS) -> Iterator[Pair]:
-    """Two columns of each line. Columns are separated by tabs; quotation marks have no special meaning."""
-    first, second = columns
-    if min(columns) < 1:
+    """Two columns of each line. Columns are separated by tabs; quotation marks have no special meaning.
+
+    If a column is given by its name, the first line has the names.
+    """
+    lines = enumerate(read_lines(path), start=1)
+    names = next(lines, (0, ""))[1].split("\t") if any(isinstance(column, str) for column in columns) else []
+    first, second = (_column_number(Path(path), column, names) for column in columns)
+    if min(first, second) < 1:
         raise UserError(f"Columns are counted from 1; found {first} and {second}.")
-    needed = max(columns)
-    for number, line in enumerate(read_lines(path), start=1):
+    needed = max(first, second)
+    for number, line in lines:
         fields = line.split("\t", needed)
         if len(fields) < needed:
             noun = "column" if len(fields) == 1 else "columns"
@@ -113,14 +130,23 @@ def read_table(path: str | Path, columns: Columns = COLUMNS) -> Iterator[Pair]:
         yield Pair(fields[first - 1], fields[second - 1])
 
 
-def read_json_pairs(path: str | Path, keys: Keys = KEYS) -> Iterator[Pair]:
-    """Two keys of each line's JSON object. Blank lines are skipped."""
-    for where, record in read_json_lines(path):
-        yield Pair(_value(record, keys[0], where), _value(record, keys[1], where))
+def read_record_pairs(path: Path, columns: Columns | None = None) -> Iterator[Pair]:
+    """Two columns of each record, or the values of two keys in each line of a .jsonl file."""
+    source, target = choose_columns(path, columns, _ROLES)
+    for where, (left, right) in read_records(path, (source, target)):
+        yield Pair(text_of(left, source, where), text_of(right, target, where))
 
 
 _TABLES = (".tsv",)
-_JSON_LINES = (".jsonl", ".ndjson")
+
+
+def _column_number(path: Path, column: Column, names: list[str]) -> int:
+    """The number of a column of a table."""
+    if isinstance(column, int):
+        return column
+    if column not in names:
+        raise UserError(f"{path}, line 1: there is no column {column!r}; the columns are {listed(names)}.")
+    return names.index(column) + 1
 
 
 def _list_folder(folder: Path, suffixes: Suffixes | None) -> list[PairFiles]:
@@ -128,12 +154,16 @@ def _list_folder(folder: Path, suffixes: Suffixes | None) -> list[PairFiles]:
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error.strerror or error}.") from None
-    found = [PairFiles(path) for path in paths if uncompressed_suffix(path) in (*_TABLES, *_JSON_LINES)]
+    found = [PairFiles(path) for path in paths if uncompressed_suffix(path) in _TABLES]
+    records = [PairFiles(path) for path in record_files(folder)]
+    if records and not found and suffixes is None:
+        return records  # in the order of their dataset
+    found += records
     if suffixes is not None:
         found += _list_aligned(paths, suffixes)
     if not found:
         aligned = f", nor files with the suffixes .{suffixes[0]} and .{suffixes[1]}" if suffixes else ""
-        raise UserError(f"{folder} has no .tsv or .jsonl files{aligned} to read pairs from.")
+        raise UserError(f"{folder} has no .tsv, .csv, .jsonl or .parquet files{aligned} to read pairs from.")
     return sorted(found, key=lambda files: files.path)
 
 
@@ -153,28 +183,3 @@ def _list_aligned(paths: list[Path], suffixes: Suffixes) -> list[PairFiles]:
         existing, missing = (sources, target_suffix) if stem in sources else (targets, source_suffix)
         raise UserError(f"{existing[stem]} has no partner {stem}{missing}.")
     return [PairFiles(path, targets[stem]) for stem, path in sources.items()]
-
-
-def _value(record: object, key: str, where: str) -> str:
-    """The string at a key; a key with dots is first looked up as it is, then step by step."""
-    value = record
-    for step in [key] if isinstance(record, dict) and key in record else key.split("."):
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: expected an object with the key {key!r}, found {_kind(value)}.")
-        if step not in value:
-            known = ", ".join(repr(name) for name in islice(value, 8)) or "none"
-            raise UserError(f"{where}: there is no key {key!r}; the keys are {known}.")
-        value = value[step]
-    if not isinstance(value, str):
-        raise UserError(f"{where}: expected a string at the key {key!r}, found {_kind(value)}.")
-    if not value.isascii() and _SURROGATE.search(value):
-        raise UserError(f"{where}: the text at the key {key!r} has half of a surrogate pair, which is not a character.")
-    return value
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -40,13 +40,14 @@ from regard.model import ClassificationHeadConfig, LanguageModel
 from regard.task.base import Recipe
 from regard.task.classification.pipeline import TextLabeler
 from regard.task.classification.recipe import ClassificationRecipe
+from regard.task.held_out import HELD_OUT
 from regard.task.image_classification.pipeline import ImageClassifier
 from regard.task.language_modeling.pipeline import SAMPLING, TextGenerator
 from regard.task.masked_lm.pipeline import MASK, FillMask, MaskedRow
 from regard.task.parsing.pipeline import Parser, source_text, tree_request
 from regard.task.pipeline import Pipeline
 from regard.task.translation.pipeline import LineTranslator, Translator, translation_search
-from regard.task.translation.recipe import HELD_OUT, ScoreConfig, TranslationRecipe
+from regard.task.translation.recipe import ScoreConfig, TranslationRecipe
 
 EXAMPLES = {
     "en": "The cat ate the mouse.",

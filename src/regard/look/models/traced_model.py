@@ -107,8 +107,9 @@ class TracedModel(ABC):
         return (line for line in lines if len(line.split()) > 2)
 
     def fallback_items(self, recipe: Recipe | None, folder: Path | None) -> Iterator[Any] | None:
-        """Items for a model whose recipe names no data that is available, if there are any."""
-        return None
+        """Items for a model whose recipe names no data that is available, if there are any: what its run held out."""
+        source = None if recipe is None or folder is None else recipe.held_out_source(folder)
+        return None if recipe is None or source is None else self.read_items(recipe, source)
 
     def bleu(self, items: Sequence[Any], recipe: Recipe | None) -> float:
         """BLEU on the items of a dev set, for a model that has this metric."""

@@ -17,6 +17,7 @@ from regard.model import EncoderConfig
 from regard.run import LoadedModel
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
+from regard.task.held_out import HELD_OUT, DevSize
 from regard.task.text_encoder import EXPECTED_SPECIAL_IDS, KEYS_FROM_DATA, MAX_TOKENS, NEW_KEYS, read_encoder_config
 
 _EXPECTED_LABELS = ("one", "two")
@@ -31,9 +32,12 @@ class TextClassificationDataConfig(Config):
     train: tuple[LabeledConfig, ...] = Field(strict=False, min_length=1)
     """The labeled texts to train on."""
     valid: LabeledConfig | None = None
-    """The labeled texts to validate on during training."""
+    """The labeled texts to validate on during training. If not given, some are held out of the training data."""
     test: dict[str, LabeledConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
+    dev_size: DevSize = 1000
+    """At most how many texts, and at most a twentieth, are held out of the training data for validation if `valid` is
+    not given. 0 holds nothing out."""
     max_length: int = Field(default=256, ge=3, le=100_000_000)
     """Longer texts are truncated to this many tokens, in training and inference."""
 
@@ -44,9 +48,12 @@ class TokenClassificationDataConfig(Config):
     train: tuple[TaggedConfig, ...] = Field(strict=False, min_length=1)
     """The tagged sentences to train on."""
     valid: TaggedConfig | None = None
-    """The tagged sentences to validate on during training."""
+    """The tagged sentences to validate on during training. If not given, some are held out of the training data."""
     test: dict[str, TaggedConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
+    dev_size: DevSize = 1000
+    """At most how many sentences, and at most a twentieth, are held out of the training data for validation if `valid`
+    is not given. 0 holds nothing out."""
     max_length: int = Field(default=256, ge=3, le=100_000_000)
     """Sentences of more tokens are dropped from training."""
 
@@ -60,7 +67,8 @@ class ClassificationRecipe(Recipe):
     """The settings of an encoder; vocabulary and special tokens come from the tokenizer, labels from the data. With
     `init_from`, omitted settings are those of that model."""
 
-    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", HELD_OUT)
+    held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = (*KEYS_FROM_DATA, "head.labels")
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
@@ -148,6 +156,9 @@ class TextClassificationRecipe(ClassificationRecipe):
     def sentences(self, part: LabeledConfig) -> Iterator[LabeledText | TaggedSentence]:
         return read_labeled(part)
 
+    def held_out_config(self, path: str) -> LabeledConfig:
+        return LabeledConfig(path=path)
+
 
 class TokenClassificationRecipe(ClassificationRecipe):
     """Everything the training of a model that tags words depends on."""
@@ -170,3 +181,6 @@ class TokenClassificationRecipe(ClassificationRecipe):
 
     def sentences(self, part: TaggedConfig) -> Iterator[LabeledText | TaggedSentence]:
         return read_tagged(part)
+
+    def held_out_config(self, path: str) -> TaggedConfig:
+        return TaggedConfig(path=path)

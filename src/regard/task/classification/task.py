@@ -23,9 +23,10 @@ from regard.model import ClassificationHeadConfig, Encoder, EncoderConfig
 from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import check_labels, check_ranges, report_unknown, score_test_sets
+from regard.task.base import check_labels, check_ranges, describe_batches, report_unknown, score_test_sets
 from regard.task.classification.pipeline import text_logprobs, word_logprobs
 from regard.task.classification.recipe import ClassificationRecipe
+from regard.task.held_out import HELD_OUT, split_held_out, write_held_out
 from regard.task.text_encoder import (
     EXPECTED_SPECIAL_IDS,
     encoder_and_tokenizer,
@@ -97,6 +98,9 @@ class ClassificationTask:
         labels = label_set(train)
         parts: dict[str, Any] = dict(data.test) if data.valid is None else {"valid": data.valid, **data.test}
         evaluation_data = {name: list(recipe.sentences(part)) for name, part in parts.items()}
+        if data.valid is None:
+            train, held_out = process_group.rank0_first(lambda: _hold_out(train, folder, data.dev_size, log))
+            evaluation_data |= {"valid": held_out} if held_out else {}
         for name, sentences in evaluation_data.items():
             unknown = _unknown_labels(sentences, labels)
             none_known = len(unknown) == len({label for one in sentences for label in _labels(one)})
@@ -132,7 +136,7 @@ class ClassificationTask:
         return cls(recipe, tokenizer, None, None, sentences, {}, model, process_group)
 
     def describe_data(self) -> str:
-        return f"{len(self.model.config.labels):,} labels, {self.batches.stats}"
+        return f"{len(self.model.config.labels):,} labels, {describe_batches(self.batches.stats, self.recipe.train)}"
 
     def workload(self) -> Workload:
         config, shape = self.recipe.train, self.batches.source.mean_shape
@@ -218,6 +222,22 @@ class ClassificationTask:
         return {"data": self.fingerprints, "max_length": self.recipe.parts.max_length}
 
 
+def _hold_out(
+    sentences: Sequence[Sentence], folder: Path, dev_size: int, log: LogFn
+) -> tuple[list[Sentence], list[Sentence]]:
+    """The sentences to train on, and those that are held out, which the run folder records."""
+    noun = "text" if isinstance(sentences[0], LabeledText) else "sentence"
+    numbers = split_held_out(sentences, dev_size, noun, log, text=_text, labels=_labels)
+    train, held_out = ([sentences[number] for number in part] for part in numbers)
+    if held_out:
+        write_held_out(folder / HELD_OUT, (one._asdict() for one in held_out))
+    return train, held_out
+
+
+def _text(sentence: Sentence) -> str:
+    return sentence.text if isinstance(sentence, LabeledText) else " ".join(sentence.words)
+
+
 def _labels(sentence: Sentence) -> Sequence[str]:
     return (sentence.label,) if isinstance(sentence, LabeledText) else sentence.tags
 
@@ -248,8 +268,7 @@ def _tokenizer_and_encoder(
         tokenizer.save(path)
         return tokenizer, first
     if not path.is_file():
-        texts = (one.text if isinstance(one, LabeledText) else " ".join(one.words) for one in sentences)
-        train_tokenizer(recipe.tokenizer, texts, log).save(path)
+        train_tokenizer(recipe.tokenizer, map(_text, sentences), log).save(path)
     return read_encoder_tokenizer(path), None
 
 

@@ -14,6 +14,7 @@ from regard.model import VisionTransformerConfig
 from regard.run import LoadedModel
 from regard.score import AccuracyScore
 from regard.task.base import Recipe
+from regard.task.held_out import HELD_OUT_IMAGES, DevSize
 
 _FROM_DATA = ("image_size", "channels", "classes")
 _SHARED = ("size", "channels", "fit")
@@ -28,10 +29,13 @@ class ImageClassificationDataConfig(Config):
     train: ImagesConfig
     """The images to train on."""
     valid: ImagesConfig | None = None
-    """The images to validate on during training. Here and in test sets, `size`, `channels` and `fit` are those of
-    `train` unless given."""
+    """The images to validate on during training. If not given, some are held out of the training data. Here and in test
+    sets, `size`, `channels` and `fit` are those of `train` unless given."""
     test: dict[str, ImagesConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once after training; the validation set if there are none."""
+    dev_size: DevSize = 1000
+    """At most how many images, and at most a twentieth, are held out of the training data for validation if `valid` is
+    not given. 0 holds nothing out."""
 
     @model_validator(mode="before")
     @classmethod
@@ -64,6 +68,8 @@ class ImageClassificationRecipe(Recipe):
 
     usage_example: ClassVar[str] = "Classify an image: `regard classify THIS-FOLDER image.png`"
     counted_unit: ClassVar[str] = "images"
+    prepared_files: ClassVar[tuple[str, ...]] = (HELD_OUT_IMAGES,)
+    held_out_file: ClassVar[str] = HELD_OUT_IMAGES
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = _FROM_DATA
     model_kinds: ClassVar[tuple[str, ...]] = ("vision",)
@@ -134,7 +140,9 @@ class ImageClassificationRecipe(Recipe):
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The user's images in the recipe's format; about a tenth is the validation set."""
+        """The user's images in the recipe's format."""
         shared = {key: value for key, value in data.get("train", {}).items() if key in _SHARED}
-        part = {"path": path, "split_fractions": [0.9, 0.1, 0.0]}
-        return {"train": {**part, **shared, "split": "train"}, "valid": {**part, "split": "valid"}}
+        return {"train": {"path": path, **shared}}
+
+    def held_out_config(self, path: str) -> ImagesConfig:
+        return ImagesConfig(path=path)

@@ -4,10 +4,13 @@ Images are transferred as uint8 and augmented on the device as part of the forwa
 Nothing in it synchronizes with the device, so the whole step can be captured in a CUDA graph.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,12 +20,14 @@ from regard.data.images.augment import Augmented
 from regard.data.images.batches import ImageBatch, ImageBatches
 from regard.data.images.dataset import ImageDataset, ImagesConfig, read_images
 from regard.errors import UserError
+from regard.files import new_file
 from regard.model import VisionTransformer, VisionTransformerConfig
 from regard.model.vision_transformer import LearnedGrid
 from regard.progress import counted
 from regard.run import LoadedModel, load_model
 from regard.score import AccuracyScore, score_accuracy
-from regard.task.base import check_labels, report_unknown, score_test_sets
+from regard.task.base import check_labels, describe_batches, report_unknown, score_test_sets
+from regard.task.held_out import HELD_OUT_IMAGES, held_out_size, log_held_out, split_digests
 from regard.task.image_classification.pipeline import ImageClassifier
 from regard.task.image_classification.recipe import ImageClassificationRecipe
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
@@ -31,6 +36,8 @@ from regard.train.step import forward_in_precision
 from regard.train.task import Evaluation, Forward, LogFn, Score
 
 _VALIDATION_TOKENS = 16384
+_MAX_HELD_OUT_BYTES = 1 << 26
+"""The most bytes of images that are held out, since the run folder has a copy of them."""
 
 
 class ImageClassificationTask:
@@ -43,13 +50,15 @@ class ImageClassificationTask:
         evaluation_data: dict[str, ImageDataset],
         model: VisionTransformer,
         process_group: ProcessGroup = SINGLE_PROCESS,
+        items: Sequence[int] | None = None,
     ) -> None:
         """`evaluation_data` are the images that are not trained on, by name: "valid" and the test sets. Without
-        `train`, the model can only be tested."""
+        `train`, the model can only be tested; of its images only `items` are trained on, if these are given."""
         self.recipe, self.model, self.process_group = recipe, model, process_group
         self.evaluation_data = evaluation_data
         if train is not None:
-            self.batches = ImageBatches(train, recipe.rows(model.config), seed=recipe.train.seed)
+            rows = min(recipe.rows(model.config), len(train) if items is None else len(items))
+            self.batches = ImageBatches(train, rows, seed=recipe.train.seed, items=items)
 
     @classmethod
     def prepare(cls, recipe: ImageClassificationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
@@ -63,6 +72,10 @@ class ImageClassificationTask:
         evaluation_data = process_group.rank0_first(
             lambda: {name: _read(*part, settings, log) for name, part in parts.items()}
         )
+        items = None
+        if data.valid is None:
+            items, held_out = process_group.rank0_first(lambda: _hold_out(train, folder, data.dev_size, log))
+            evaluation_data |= {} if held_out is None else {"valid": held_out}
         for name, dataset in evaluation_data.items():
             found = dataset.labels.unique().tolist()
             unknown = [dataset.classes[number] for number in found if number >= len(train.classes)]
@@ -70,7 +83,7 @@ class ImageClassificationTask:
         torch.manual_seed(recipe.train.seed)
         first = recipe.init_from
         model = settings.build() if first is None else _init_from(first, settings, log)
-        return cls(recipe, train, evaluation_data, model, process_group)
+        return cls(recipe, train, evaluation_data, model, process_group, items)
 
     @classmethod
     def for_testing(cls, recipe: ImageClassificationRecipe, loaded: LoadedModel, process_group: ProcessGroup) -> Self:
@@ -91,10 +104,10 @@ class ImageClassificationTask:
         return cls(recipe, None, evaluation_data, loaded.model, process_group)
 
     def describe_data(self) -> str:
-        return str(self.batches.stats)
+        return describe_batches(self.batches.stats, self.recipe.train)
 
     def workload(self) -> Workload:
-        return self.recipe.workload(self.model.config)
+        return replace(self.recipe.workload(self.model.config), batch_size=self.batches.rows)
 
     def loss(self, forward: Forward, batch: ImageBatch) -> Loss:
         """The loss of the augmented images; of mixed images, that of both labels."""
@@ -193,6 +206,26 @@ def class_loss(logits: Tensor, images: Augmented, label_smoothing: float = 0.0, 
 def _nll(logprobs: Tensor, labels: Tensor) -> Tensor:
     """logprobs: # (passes, rows, classes); labels: # (rows,); returns (passes, rows)"""
     return -logprobs.gather(2, labels.clamp(min=0).expand(len(logprobs), -1)[..., None])[..., 0]
+
+
+def _hold_out(
+    dataset: ImageDataset, folder: Path, dev_size: int, log: LogFn
+) -> tuple[list[int] | None, ImageDataset | None]:
+    """The numbers of the images to train on, or None for all; and those that are held out, which the run folder
+    records."""
+    limit = min(dev_size, _MAX_HELD_OUT_BYTES // max(1, dataset.pixels[:1].numel()))
+    if not held_out_size(len(dataset), limit):
+        log_held_out(log, 0, len(dataset), dev_size, "image")
+        return None, None
+    digests = [hashlib.sha256(image.contiguous().numpy().data).hexdigest() for image in dataset.pixels]
+    labels = [(str(label),) for label in dataset.labels.tolist()]
+    left, chosen = split_digests(digests, labels, limit, "image", log)
+    if not chosen:
+        return None, None
+    held_out = dataset.subset(torch.tensor(chosen))
+    with new_file(folder / HELD_OUT_IMAGES) as path, path.open("wb") as file:
+        np.savez(file, images=held_out.pixels.numpy(), labels=held_out.labels.numpy())
+    return left, held_out
 
 
 def _read(

@@ -13,10 +13,9 @@ from regard.model import LanguageModelConfig
 from regard.run import LoadedModel
 from regard.score import PerplexityScore
 from regard.task.base import SPECIAL_IDS, Recipe
+from regard.task.held_out import HELD_OUT, DevSize
 
 ONE_LENGTH = "all rows have data.context_length tokens, so all batches have the same shape"
-_VALIDATION_BEGIN = 0.95
-"""Where in a user's text the validation part begins."""
 _DEFAULT_CONTEXT_LENGTH, _MAX_CONTEXT_LENGTH = 1024, 2048
 """Tokens read at once in the evaluation of a model without a recipe: if it does not say how many, and at most."""
 
@@ -27,9 +26,12 @@ class LanguageModelingDataConfig(Config):
     train: tuple[TextConfig, ...] = Field(strict=False, min_length=1)
     """The texts to train on."""
     valid: TextConfig | None = None
-    """The text to validate on during training."""
+    """The text to validate on during training. If not given, a part of the training data is held out."""
     test: dict[str, TextConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
+    dev_size: DevSize = 1000
+    """At most how many documents are held out of the training data for validation if `valid` is not given: a twentieth
+    of them, or the last twentieth of a text in a few files. 0 holds nothing out."""
     context_length: int = Field(default=256, ge=1, le=100_000_000)
     """Tokens of a row: as far back as attention reaches in training."""
     packing: Literal["contiguous", "random", "packed"] = "contiguous"
@@ -63,7 +65,8 @@ class LanguageModelingRecipe(Recipe):
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'
-    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", HELD_OUT)
+    held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[PerplexityScore]] = PerplexityScore
     unused_train_keys: ClassVar[Mapping[str, str]] = {
         "length_buckets": ONE_LENGTH,
@@ -122,12 +125,12 @@ class LanguageModelingRecipe(Recipe):
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """A user's text is read as the recipe's own; its last twentieth is for validation."""
+        """A user's text is read as the recipe's own."""
         unit = {key: value for source in data.get("train", [])[:1] for key, value in source.items() if key == "unit"}
-        return {
-            "train": [{"path": path, "end": _VALIDATION_BEGIN, **unit}],
-            "valid": {"path": path, "begin": _VALIDATION_BEGIN, **unit},
-        }
+        return {"train": [{"path": path, **unit}]}
+
+    def held_out_config(self, path: str) -> TextConfig:
+        return TextConfig(path=path)
 
 
 def model_context_length(loaded: LoadedModel) -> int:

@@ -1,8 +1,8 @@
 """The language modeling task: predict the next token, evaluate by perplexity."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,18 +13,25 @@ from regard.config import ConfigError
 from regard.cost import Workload
 from regard.data.batching.row_batch import RowBatch
 from regard.data.batching.windows import TokenStream
-from regard.data.text.documents import TextConfig, TextCounts, count_text, read_texts, text_fingerprint
+from regard.data.text.documents import TextConfig, TextCounts, count_text, text_fingerprint
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.model import LanguageModel
 from regard.progress import counted
 from regard.run import LoadedModel
 from regard.score import PerplexityScore, score_perplexity
-from regard.task.base import check_ranges, score_test_sets
+from regard.task.base import check_ranges, describe_batches, score_test_sets
+from regard.task.held_out import Texts
 from regard.task.init_from import start_from
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
-from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
+from regard.task.text_batches import (
+    TextBatches,
+    evaluation_batches,
+    make_token_stream,
+    training_and_evaluation_texts,
+    training_batches,
+)
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
 from regard.train.step import forward_in_precision
@@ -68,12 +75,12 @@ class LanguageModelingTask:
     @classmethod
     def prepare(cls, recipe: LanguageModelingRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
         """Train or load the tokenizer, tokenize the texts, and build the model with its initial weights."""
-        tokenizer, pretrained = process_group.rank0_first(lambda: _tokenizer_and_model(recipe, folder, log))
         data = recipe.data
-        sources = dict(data.test) if data.valid is None else {"valid": data.valid, **data.test}
+        training, sources = process_group.rank0_first(lambda: training_and_evaluation_texts(recipe, folder, log))
+        tokenizer, pretrained = process_group.rank0_first(lambda: _tokenizer_and_model(recipe, training, folder, log))
         fingerprints = {"train": " ".join(map(text_fingerprint, data.train))}
         fingerprints |= {name: text_fingerprint(source) for name, source in sources.items()}
-        train = process_group.rank0_first(lambda: _stream(recipe, data.train, tokenizer, log))
+        train = process_group.rank0_first(lambda: _stream(recipe, training, tokenizer, log))
         texts = process_group.rank0_first(
             lambda: {name: _evaluation_text(recipe, source, tokenizer, log) for name, source in sources.items()}
         )
@@ -94,10 +101,11 @@ class LanguageModelingTask:
         return cls(recipe, generator.tokenizer, None, texts, {}, generator.language_model, process_group)
 
     def describe_data(self) -> str:
-        return str(self.batches.stats)
+        return describe_batches(self.batches.stats, self.recipe.train)
 
     def workload(self) -> Workload:
-        return self.recipe.expected_workload()
+        stats = self.batches.stats
+        return replace(self.recipe.expected_workload(), batch_size=stats.rows, target_length=stats.length)
 
     def loss(self, forward: Forward, batch: RowBatch) -> Loss:
         """Teacher forcing: each token is predicted from the true tokens before it."""
@@ -165,7 +173,7 @@ def _logits(forward: Forward, batch: RowBatch) -> Tensor:
 
 
 def _tokenizer_and_model(
-    recipe: LanguageModelingRecipe, folder: Path, log: LogFn
+    recipe: LanguageModelingRecipe, training: Texts, folder: Path, log: LogFn
 ) -> tuple[TextTokenizer, LanguageModel | None]:
     """The tokenizer is trained once per run and saved in its folder; with `init_from` both come from that model."""
     path = folder / "tokenizer.json"
@@ -177,21 +185,18 @@ def _tokenizer_and_model(
         log(f"Starting from the weights and the tokenizer of {recipe.init_from}.")
         return pretrained.tokenizer, start_from(pretrained.language_model, config, recipe.init_from, log)
     if not path.is_file():
-        texts = chain.from_iterable(read_texts(source) for source in recipe.data.train)
-        train_tokenizer(recipe.tokenizer, islice(texts, recipe.tokenizer.max_examples), log).save(path)
+        train_tokenizer(recipe.tokenizer, islice(training.documents(), recipe.tokenizer.max_examples), log).save(path)
     return TextTokenizer.load(path), None
 
 
-def _stream(
-    recipe: LanguageModelingRecipe, sources: tuple[TextConfig, ...], tokenizer: TextTokenizer, log: LogFn
-) -> TokenStream:
+def _stream(recipe: LanguageModelingRecipe, texts: Texts, tokenizer: TextTokenizer, log: LogFn) -> TokenStream:
     packed, end = recipe.data.packing == "packed", tokenizer.eos if recipe.data.append_eos else None
-    return make_token_stream(sources, tokenizer, log, whole=packed, end=end)
+    return make_token_stream(texts, tokenizer, log, whole=packed, end=end)
 
 
 def _evaluation_text(
     recipe: LanguageModelingRecipe, source: TextConfig, tokenizer: TextTokenizer, log: LogFn
 ) -> EvaluationText:
-    stream = _stream(recipe, (source,), tokenizer, log)
+    stream = _stream(recipe, Texts((source,)), tokenizer, log)
     unpredicted = "" if recipe.data.packing == "packed" else tokenizer.decode([int(stream.tokens[0])])
     return EvaluationText(stream, count_text(source), unpredicted)

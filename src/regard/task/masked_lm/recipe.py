@@ -9,11 +9,13 @@ from regard.config import ConfigError
 from regard.cost import Workload
 from regard.data.batching.masking import MaskingConfig
 from regard.data.batching.row_batch import scored_size
+from regard.data.text.documents import TextConfig
 from regard.data.tokenizers.training import EncoderTokenizerConfig
 from regard.model import EncoderConfig, MaskedLMHeadConfig
 from regard.run import LoadedModel
 from regard.score import MaskedLMScore
 from regard.task.base import Recipe
+from regard.task.held_out import HELD_OUT
 from regard.task.language_modeling.recipe import (
     ONE_LENGTH,
     LanguageModelingDataConfig,
@@ -45,7 +47,8 @@ class MaskedLMRecipe(Recipe):
 
     usage_example: ClassVar[str] = 'Fill in masked words: `regard fill THIS-FOLDER "The [MASK] ate the mouse."`'
     counted_unit: ClassVar[str] = "masked tokens"
-    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", HELD_OUT)
+    held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[MaskedLMScore]] = MaskedLMScore
     unused_train_keys: ClassVar[Mapping[str, str]] = {"length_buckets": ONE_LENGTH}
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
@@ -112,6 +115,10 @@ class MaskedLMRecipe(Recipe):
 
     @classmethod
     def user_data_config(cls, path: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The user's text, read in each way that the recipe reads its own; the last twentieth is the validation set."""
-        configs = [LanguageModelingRecipe.user_data_config(path, {"train": [part]}) for part in data.get("train", [{}])]
-        return {"train": [part for config in configs for part in config["train"]], "valid": configs[0]["valid"]}
+        """The user's text, read in each way that the recipe reads its own."""
+        parts = data.get("train", [{}])
+        configs = [LanguageModelingRecipe.user_data_config(path, {"train": [part]}) for part in parts]
+        return {"train": [part for config in configs for part in config["train"]]}
+
+    def held_out_config(self, path: str) -> TextConfig:
+        return TextConfig(path=path)

@@ -1,7 +1,8 @@
 """The masked-LM task: an encoder that predicts masked tokens from both sides (Devlin et al. 2019, §3.1)."""
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,9 +12,9 @@ from torch import Tensor
 from regard.cost import Workload
 from regard.data.batching.epochs import MappedBatches
 from regard.data.batching.masking import Masking, MaskingConfig, word_starts
-from regard.data.batching.row_batch import RowBatch, ScoredPositionsBatch
+from regard.data.batching.row_batch import RowBatch, ScoredPositionsBatch, scored_size
 from regard.data.batching.windows import TokenStream
-from regard.data.text.documents import TextConfig, read_texts, text_fingerprint
+from regard.data.text.documents import text_fingerprint
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
 from regard.errors import UserError
@@ -21,9 +22,16 @@ from regard.model import Encoder, EncoderConfig
 from regard.progress import counted
 from regard.run import LoadedModel
 from regard.score import MaskedLMScore
-from regard.task.base import check_ranges, score_test_sets
+from regard.task.base import check_ranges, describe_batches, score_test_sets
+from regard.task.held_out import Texts
 from regard.task.masked_lm.recipe import MaskedLMRecipe
-from regard.task.text_batches import TextBatches, evaluation_batches, make_token_stream, training_batches
+from regard.task.text_batches import (
+    TextBatches,
+    evaluation_batches,
+    make_token_stream,
+    training_and_evaluation_texts,
+    training_batches,
+)
 from regard.task.text_encoder import (
     encoder_and_tokenizer,
     init_from_encoder,
@@ -71,19 +79,20 @@ class MaskedLMTask:
     @classmethod
     def prepare(cls, recipe: MaskedLMRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
         """Prepare the tokenizer, the token streams of all texts and the initial model."""
-        tokenizer, first = process_group.rank0_first(lambda: _tokenizer_and_encoder(recipe, folder, log))
+        training, parts = process_group.rank0_first(lambda: training_and_evaluation_texts(recipe, folder, log))
+        tokenizer, first = process_group.rank0_first(lambda: _tokenizer_and_encoder(recipe, training, folder, log))
         size = tokenizer.vocab_size if first is None else first.config.vocab_size
         settings = recipe.make_model_config(size, {role: getattr(tokenizer, role) for role in _ROLES})
-        data = recipe.data
-        parts = dict(data.test) if data.valid is None else {"valid": data.valid, **data.test}
-        fingerprints = {"train": " ".join(map(text_fingerprint, data.train))}
+        fingerprints = {"train": " ".join(map(text_fingerprint, recipe.data.train))}
         fingerprints |= {name: text_fingerprint(part) for name, part in parts.items()}
 
-        def stream(*texts: TextConfig) -> TokenStream:
+        def stream(texts: Texts) -> TokenStream:
             return _stream(recipe, texts, tokenizer, settings, log)
 
-        train = process_group.rank0_first(lambda: stream(*data.train))
-        evaluation_data = process_group.rank0_first(lambda: {name: stream(part) for name, part in parts.items()})
+        train = process_group.rank0_first(lambda: stream(training))
+        evaluation_data = process_group.rank0_first(
+            lambda: {name: stream(Texts((part,))) for name, part in parts.items()}
+        )
         torch.manual_seed(recipe.train.seed)
         if first is None:
             model = settings.build()
@@ -98,17 +107,21 @@ class MaskedLMTask:
         model, tokenizer = encoder_and_tokenizer(loaded)
         streams = process_group.rank0_first(
             lambda: {
-                name: _stream(recipe, (part,), tokenizer, model.config, lambda message: None)
+                name: _stream(recipe, Texts((part,)), tokenizer, model.config, lambda message: None)
                 for name, part in recipe.test_sources().items()
             }
         )
         return cls(recipe, tokenizer, None, streams, {}, model, process_group)
 
     def describe_data(self) -> str:
-        return f"{100 * self.recipe.masking.probability:g} % of {self.batches.stats}"
+        sizes = describe_batches(self.batches.stats, self.recipe.train)
+        return f"{100 * self.recipe.masking.probability:g} % of {sizes}"
 
     def workload(self) -> Workload:
-        return self.recipe.expected_workload()
+        stats = self.batches.stats
+        predicted = scored_size(self.recipe.expected_targets, stats.length)
+        shape = {"batch_size": stats.rows, "target_length": stats.length, "predicted_tokens": predicted}
+        return replace(self.recipe.expected_workload(), **shape)
 
     def loss(self, forward: Forward, batch: ScoredPositionsBatch) -> Loss:
         """The loss at the masked positions."""
@@ -196,7 +209,9 @@ def _masking(config: MaskingConfig, tokenizer: TextTokenizer, seed: int) -> Mask
     )
 
 
-def _tokenizer_and_encoder(recipe: MaskedLMRecipe, folder: Path, log: LogFn) -> tuple[TextTokenizer, Encoder | None]:
+def _tokenizer_and_encoder(
+    recipe: MaskedLMRecipe, training: Texts, folder: Path, log: LogFn
+) -> tuple[TextTokenizer, Encoder | None]:
     """The tokenizer, trained once per run and kept in its folder, or tokenizer and encoder of an earlier model."""
     path = folder / "tokenizer.json"
     if recipe.init_from is not None:
@@ -206,16 +221,15 @@ def _tokenizer_and_encoder(recipe: MaskedLMRecipe, folder: Path, log: LogFn) -> 
         tokenizer.save(path)
         return tokenizer, first
     if not path.is_file():
-        texts = chain.from_iterable(read_texts(part) for part in recipe.data.train)
-        train_tokenizer(recipe.tokenizer, islice(texts, recipe.tokenizer.max_examples), log).save(path)
+        train_tokenizer(recipe.tokenizer, islice(training.documents(), recipe.tokenizer.max_examples), log).save(path)
     return read_encoder_tokenizer(path), None
 
 
 def _stream(
-    recipe: MaskedLMRecipe, parts: tuple[TextConfig, ...], tokenizer: TextTokenizer, settings: EncoderConfig, log: LogFn
+    recipe: MaskedLMRecipe, texts: Texts, tokenizer: TextTokenizer, settings: EncoderConfig, log: LogFn
 ) -> TokenStream:
     """The token stream of some texts. Packed documents have the same special tokens around them as single texts."""
     packed = recipe.data.packing == "packed"
     before, after = surrounding_tokens(settings.special_tokens)
     end = after[0] if after else None
-    return make_token_stream(parts, tokenizer, log, whole=packed, before=before if packed else (), end=end)
+    return make_token_stream(texts, tokenizer, log, whole=packed, before=before if packed else (), end=end)

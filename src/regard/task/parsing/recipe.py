@@ -20,6 +20,7 @@ from regard.run import LoadedModel
 from regard.score import BracketScore
 from regard.task.backend import recorded_search
 from regard.task.base import SPECIAL_IDS, Recipe
+from regard.task.held_out import HELD_OUT_TREES, DevSize
 
 SYMBOLS = "symbols.json"
 """The file in a run folder with the target vocabulary: the symbols that trees are written in."""
@@ -56,9 +57,12 @@ class ParsingDataConfig(Config):
     train: tuple[TreesConfig, ...] = Field(strict=False, min_length=1)
     """The treebanks to train on."""
     valid: TreesConfig | None = None
-    """The treebank to validate on during training."""
+    """The treebank to validate on during training. If not given, some trees are held out of the training data."""
     test: dict[str, TreesConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training; if there are none, the validation set is."""
+    dev_size: DevSize = 1000
+    """At most how many trees, and at most a twentieth, are held out of the training data for validation if `valid` is
+    not given. 0 holds nothing out."""
     tags: bool = True
     """Whether the linearized tree has a part-of-speech tag for each word, or one symbol for all words."""
     max_length: int = Field(default=256, ge=1, le=100_000_000)
@@ -92,7 +96,8 @@ class ParsingRecipe(Recipe):
     decode: DecodeConfig = DecodeConfig(beam_size=4, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
 
     usage_example: ClassVar[str] = 'Parse with it: `regard parse THIS-FOLDER "The cat ate the mouse."`'
-    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", SYMBOLS)
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", SYMBOLS, HELD_OUT_TREES)
+    held_out_file: ClassVar[str] = HELD_OUT_TREES
     score_type: ClassVar[type[BracketScore]] = BracketScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
@@ -116,6 +121,9 @@ class ParsingRecipe(Recipe):
         """The model's config for a number of tree symbols and of source tokens. Errors name the key in the recipe."""
         sizes = {"vocab_size": symbols, "source_vocab_size": vocab_size}
         return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
+
+    def held_out_config(self, path: str) -> TreesConfig:
+        return TreesConfig(path=path)
 
     @classmethod
     def for_model(cls, loaded: LoadedModel, path: str) -> Self:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,12 +17,13 @@ from regard.data.trees.linearization import EOS_ID, TreeVocabulary, linearize
 from regard.data.trees.tree import Tree
 from regard.decode import DecodeConfig
 from regard.errors import UserError
-from regard.files import file_sha256
+from regard.files import file_sha256, write_text
 from regard.model import EncoderDecoder
 from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import BracketScore, score_brackets
 from regard.task.base import report_unknown, score_test_sets
+from regard.task.held_out import HELD_OUT_TREES, split_held_out
 from regard.task.init_from import start_from
 from regard.task.parsing.pipeline import Parser, parse_words, source_text
 from regard.task.parsing.recipe import SYMBOLS, ParsingRecipe
@@ -80,11 +80,14 @@ class ParsingTask(Seq2SeqTask):
         """Train or load the vocabularies, encode the trees, and build the model with its initial weights."""
         data = recipe.data
         sources = dict(data.test) if data.valid is None else {"valid": data.valid, **data.test}
-        vocabularies, pretrained = process_group.rank0_first(lambda: _vocabularies_and_model(recipe, folder, log))
+        groups, training_trees, held_out = process_group.rank0_first(lambda: _training_trees(recipe, folder, log))
+        vocabularies, pretrained = process_group.rank0_first(
+            lambda: _vocabularies_and_model(recipe, training_trees, folder, log)
+        )
         trees = {name: list(source.trees()) for name, source in sources.items()}
+        trees |= {"valid": held_out} if held_out else {}
         fingerprints = {"train": " ".join(file_sha256(source.file) for source in data.train)}
         fingerprints |= {name: file_sha256(source.file) for name, source in sources.items()}
-        groups, training_trees = _training_trees(recipe)
         train = process_group.rank0_first(lambda: _encoded(vocabularies, training_trees, log))
         for name, some in trees.items():
             report_unknown(name, vocabularies.unknown(some), log)
@@ -132,15 +135,32 @@ class ParsingTask(Seq2SeqTask):
         return {"data": self.fingerprints, "decode": self.recipe.decode.plain()}
 
 
-def _training_trees(recipe: ParsingRecipe) -> tuple[list[ItemGroup], list[Tree]]:
-    """All trees to train on, each once, and how many of them have which weight."""
-    sources = [list(source.trees()) for source in recipe.data.train]
-    groups = [ItemGroup(len(trees), part.weight) for trees, part in zip(sources, recipe.data.train, strict=True)]
-    return groups, list(chain.from_iterable(sources))
+def _training_trees(recipe: ParsingRecipe, folder: Path, log: LogFn) -> tuple[list[ItemGroup], list[Tree], list[Tree]]:
+    """How many trees have which weight, all trees to train on, each once, and those that are held out."""
+    data = recipe.data
+    trees = [(source, tree) for source in data.train for tree in source.trees()]
+    if not trees:
+        locations = ", ".join(source.location for source in data.train)
+        raise UserError(f"{locations}: there is no tree to train on; at least one is needed.")
+    left, chosen = list(range(len(trees))), list[int]()
+    if data.valid is None:
+        left, chosen = split_held_out(
+            [tree for _, tree in trees],
+            data.dev_size,
+            "tree",
+            log,
+            text=lambda tree: " ".join(tree.words()),
+            labels=lambda tree: linearize(tree, data.tags),
+        )
+    training, held_out = ([trees[number] for number in part] for part in (left, chosen))
+    if held_out:
+        write_text(folder / HELD_OUT_TREES, "".join(f"{tree}\n" for _, tree in held_out))
+    groups = [ItemGroup(sum(one is source for one, _ in training), source.weight) for source in data.train]
+    return groups, [tree for _, tree in training], [tree for _, tree in held_out]
 
 
 def _vocabularies_and_model(
-    recipe: ParsingRecipe, folder: Path, log: LogFn
+    recipe: ParsingRecipe, trees: list[Tree], folder: Path, log: LogFn
 ) -> tuple[Vocabularies, EncoderDecoder | None]:
     """Made once per run and saved in its folder, or those of the model in `init_from`."""
     tokenizer_path, symbols_path = folder / "tokenizer.json", folder / SYMBOLS
@@ -152,10 +172,6 @@ def _vocabularies_and_model(
         model = start_from(pretrained.encoder_decoder, config, recipe.init_from, log)
         return Vocabularies(pretrained.tokenizer, pretrained.symbols), model
     if not symbols_path.is_file():
-        trees = [tree for source in recipe.data.train for tree in source.trees()]
-        if not trees:
-            locations = ", ".join(source.location for source in recipe.data.train)
-            raise UserError(f"{locations}: there is no tree to train on; at least one is needed.")
         train_tokenizer(recipe.tokenizer, (source_text(tree.words()) for tree in trees), log).save(tokenizer_path)
         vocabulary = TreeVocabulary.from_trees(trees, recipe.data.tags)
         vocabulary.save(symbols_path)  # last: while it is missing, both are made again

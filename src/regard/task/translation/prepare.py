@@ -23,9 +23,9 @@ from regard.data.text.pairs import Pair
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_pair
 from regard.errors import UserError
-from regard.files import write_text
 from regard.progress import counted
-from regard.task.translation.recipe import HELD_OUT, TranslationRecipe
+from regard.task.held_out import HELD_OUT, held_out_size, log_held_out, write_held_out
+from regard.task.translation.recipe import TranslationRecipe
 from regard.train.task import LogFn
 
 _CHUNK = 2000
@@ -67,8 +67,7 @@ def prepare_pairs(
     if valid_pairs is None:
         valid_pairs = training.hold_out()
         if valid_pairs:
-            lines = [json.dumps(pair._asdict(), ensure_ascii=False) for pair in valid_pairs]
-            write_text(folder / HELD_OUT, "".join(f"{line}\n" for line in lines))
+            write_held_out(folder / HELD_OUT, (pair._asdict() for pair in valid_pairs))
     tokenizers = tokenizers or _tokenizers(recipe, training, folder, log)
     key = json.dumps(
         [
@@ -119,20 +118,18 @@ class _TrainingPairs:
                 sample.append(pair)
             elif (index := generator.randrange(total)) < size:
                 sample[index] = pair
-        sample = sorted(sample, key=lambda pair: hashlib.sha256(repr(pair).encode()).digest())[: total // 20]
+        sample = sorted(sample, key=lambda pair: hashlib.sha256(repr(pair).encode()).digest())
+        sample = sample[: held_out_size(total, size)]
         held_out = {_normalized(side) for pair in sample for side in pair}
         left = sum(1 for pair in self.pairs() if held_out.isdisjoint(map(_normalized, pair))) if sample else total
-        noun = "pair" if total == 1 else "pairs"
         if 2 * left < total:
             self.log(
-                f"No pair is held out: {total - left:,} of {total:,} {noun} share a sentence with those that would be."
+                f"No pair is held out: {total - left:,} of {total:,} pairs share a sentence with those that would be."
             )
             return []
         if sample:
             self._held_out = held_out
-            self.log(f"{len(sample):,} of {total:,} {noun} are held out for validation (data.dev_size).")
-        elif size:
-            self.log(f"With only {total:,} {noun}, none is held out: there will be no validation scores.")
+        log_held_out(self.log, len(sample), total, size, "pair")
         return sample
 
     def pairs(self) -> Iterator[Pair]:

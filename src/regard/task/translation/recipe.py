@@ -18,10 +18,9 @@ from regard.errors import UserError
 from regard.model import EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from regard.score import TranslationScore
 from regard.task.base import SPECIAL_IDS, Recipe
+from regard.task.held_out import HELD_OUT, DevSize
 from regard.task.recipe_io import read_recipe
 
-HELD_OUT = "held-out.jsonl"
-"""The file in a run folder with the pairs that were held out of the training data for validation."""
 _EXPECTED_LENGTH = 25
 """Tokens of a sentence, before the data has been read."""
 
@@ -35,7 +34,7 @@ class TranslationDataConfig(Config):
     """The sentence pairs to validate on during training. If not given, some pairs are held out of the training data."""
     test: dict[str, CorpusConfig] = Field(default_factory=dict)
     """Test sets by name, evaluated once, after training."""
-    dev_size: int = Field(default=1000, ge=0, le=1_000_000_000)
+    dev_size: DevSize = 1000
     """At most how many pairs are held out of the training data for validation if `valid` is not given."""
     filter: FilterConfig = FilterConfig()
     augment: TextAugmentConfig = TextAugmentConfig()
@@ -82,6 +81,7 @@ class TranslationRecipe(Recipe):
 
     usage_example: ClassVar[str] = 'Translate with it: `regard translate THIS-FOLDER "Some text."`'
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", HELD_OUT)
+    held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder", "language-model")
@@ -131,13 +131,12 @@ class TranslationRecipe(Recipe):
         sets = dict(self.data.test)
         if self.data.valid is not None:
             sets.setdefault("valid", self.data.valid)
-        elif (folder / HELD_OUT).is_file():
-            sets.setdefault("held-out", CorpusConfig(path=str(folder / HELD_OUT)))
+        elif (held_out := self.held_out_source(folder)) is not None:
+            sets.setdefault("held-out", held_out)
         return sets
 
-    @property
-    def has_validation(self) -> bool:
-        return self.data.valid is not None or self.data.dev_size > 0
+    def held_out_config(self, path: str) -> CorpusConfig:
+        return CorpusConfig(path=path)
 
 
 def read_translation_recipe(
