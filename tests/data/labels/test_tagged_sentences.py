@@ -39,6 +39,22 @@ def test_columns_are_separated_by_tabs_or_blanks(tmp_path: Path) -> None:
     assert other == (["DT", "NN"], ["the", "cat"])
 
 
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("trees", TREES),
+        ("trees", "\n( (S\n    (NN cat)))\n"),
+        ("slashes", SLASHES),
+        ("slashes", "(/-LRB- cat/NN\n"),
+        ("columns", COLUMNS),
+        ("columns", "( -LRB-\nand/or CC\n"),
+        ("columns", "and/or\tCC\n"),
+    ],
+)
+def test_format_is_detected(format: str, text: str, tmp_path: Path) -> None:
+    assert read(tmp_path, text) == read(tmp_path, text, format=format)
+
+
 def test_compressed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tagged.txt.gz"
     path.write_bytes(gzip.compress(SLASHES.encode()))
@@ -53,6 +69,9 @@ def test_compressed_file_is_read(tmp_path: Path) -> None:
         ("the\tDT\ncat\n", {"format": "columns"}, "line 2: found 1 columns; expected a word in column 1"),
         ("the\tDT\n", {"format": "columns", "columns": (1, 4)}, "line 1: found 2 columns; .* its tag in column 4"),
         ("(TOP (NN", {}, "line 1, column 1: the bracket"),
+        ("# a text\nHello\n", {}, "line 2: found 'Hello' without a tag"),
+        ("a/DT cat/NN slept\n", {}, "line 1: found 3 words and 2 tags; 'slept' has no tag"),
+        ("\n", {}, "there are no tagged sentences in it"),
         ("\n", {"format": "slashes"}, "there are no tagged sentences in it"),
     ],
 )

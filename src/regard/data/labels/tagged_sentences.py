@@ -1,5 +1,6 @@
 """Reading sentences with a tag for each word: from treebanks, from lines of word/TAG, or from one word per line."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,9 +17,10 @@ class TaggedConfig(DataSource):
     """Tagged sentences: a text file, compressed or not."""
 
     path: NonEmpty
-    format: Literal["trees", "slashes", "columns"] = "trees"
+    format: Literal["auto", "trees", "slashes", "columns"] = "auto"
     """Trees in Penn bracket format, whose leaves have tags; one sentence per line with a tag after each word, `the/DT
-    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences."""
+    cat/NN`; or one word per line with its tag in another column, and an empty line between sentences. By default the
+    first line decides."""
     columns: TwoColumns = (1, 2)
     """The columns of word and tag, counted from 1, separated by tabs or spaces."""
 
@@ -35,7 +37,8 @@ def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
     (path,) = config.resolve(config.path)
     check_plain_file(path)
     check_file(path)
-    read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[config.format]
+    format = _detect_format(path) if config.format == "auto" else config.format
+    read = {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[format]
     found = False
     for words, tags in read(path, config):
         found = True
@@ -45,6 +48,30 @@ def read_tagged(config: TaggedConfig) -> Iterator[TaggedSentence]:
 
 
 _Example = tuple[list[str], list[str]]  # words, tags
+
+
+_TREE = re.compile(r"\((\s*\(|[^\s()]+\s*(\(|$|[^\s()]+\)))")
+"""How a line of trees begins: two brackets, or a label with its first child; not the bracket that is a word."""
+
+
+def _detect_format(path: Path) -> str:
+    """The format of a file by its first line, comments aside."""
+    for number, line in enumerate(read_lines(path), start=1):
+        text = line.strip()
+        if not text or (text.startswith("#") and "\t" not in text):
+            continue
+        if _TREE.match(text) and "\t" not in text:
+            return "trees"
+        items = text.split()
+        if "\t" not in text and 2 * sum(re.fullmatch(".+/.+", item) is not None for item in items) > len(items):
+            return "slashes"
+        if len(items) > 1:
+            return "columns"
+        raise UserError(
+            f"{path}, line {number}: found {text[:40]!r} without a tag; expected a tree, words with their tags "
+            "(the/DT cat/NN), or one word per line with its tag after a tab."
+        )
+    return "columns"
 
 
 def _read_trees(path: Path, config: TaggedConfig) -> Iterator[_Example]:
