@@ -9,6 +9,7 @@ the registry are printed.
 
 import argparse
 import gzip
+import math
 import random
 import re
 from itertools import islice
@@ -21,11 +22,11 @@ from regard.files import file_sha256
 CATEGORIES = {"A": 44, "B": 27, "C": 17, "D": 17, "E": 36, "F": 48, "G": 75, "H": 30, "J": 80, "K": 29, "L": 24, "M": 6}
 CATEGORIES |= {"N": 29, "P": 29, "R": 9}
 """The number of documents of each category, in the order of the corpus."""
-GENRES = {"news": "A", "hobbies": "E", "government": "H", "science": "J", "fiction": "KLMNP"}
-"""The categories of each genre: press reportage; skills and hobbies; government; learned; novels and stories."""
+GENRES = {"news": "A", "government": "H", "science": "J", "fiction": "KLMNP"}
+"""The categories of each genre: press reportage; government documents; learned; novels and stories."""
 SENTENCES = 3
-DOCUMENTS = {"train": 22, "valid": 3, "test": 5}
-"""The number of documents of each genre."""
+DOCUMENTS = {"test": 0.2, "valid": 0.1, "train": 0.7}
+"""The fraction of each genre's documents."""
 PASSAGES = {"train": 600, "valid": 60, "test": 120}
 """The number of passages of each genre."""
 OUTPUT_DIR = Path(__file__).parent.parent / "src" / "regard" / "data" / "shipped" / "brown-genres"
@@ -42,7 +43,8 @@ def main() -> None:
         shuffled = [document for name in categories for document in by_category[name]]
         rng.shuffle(shuffled)
         remaining = iter(shuffled)
-        for part, count in DOCUMENTS.items():
+        for part, fraction in DOCUMENTS.items():
+            count = math.ceil(fraction * len(shuffled))
             texts = [text for document in islice(remaining, count) for text in passages(document)]
             parts[part] += [(text, genre) for text in rng.sample(texts, PASSAGES[part])]
     for part, examples in parts.items():
