@@ -25,6 +25,7 @@ _HARMLESS = (
     "expect.",
     "description",
     "limitations",
+    "data_needed",
     "train.seed",
     "train.activation_checkpointing",
     "train.log_every",
@@ -130,7 +131,7 @@ def _with_following_schedule(values: dict[str, Any]) -> dict[str, Any]:
 def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> dict[str, Any]:
     """The values with other data sources; the other data settings stay as they are."""
     rest = {key: value for key, value in values.get("data", {}).items() if key not in ("train", "valid", "test")}
-    values = {key: value for key, value in values.items() if key not in ("expect", "score")}
+    values = {key: value for key, value in values.items() if key not in ("expect", "score", "data_needed")}
     return values | {"data": rest | data, "description": f"{values['name']}, on {location}.", "limitations": ""}
 
 

@@ -113,6 +113,7 @@ def recipes(as_json: JsonOption = False) -> None:
                 "name": one.name,
                 "task": one.recipe.task,
                 "description": one.recipe.description,
+                "data_needed": one.recipe.describe_needed_data() or None,
                 "expect": None if expect is None else expect.plain(),
             }
             print(json.dumps(record, ensure_ascii=False))
@@ -123,3 +124,5 @@ def recipes(as_json: JsonOption = False) -> None:
         elif expect is not None and expect.source:
             scores += f" (published: {expect.source})"
         print(f"{one.name:<{width}} {scores or 'not measured yet'}\n{'':<{width}} {one.recipe.description}")
+        if needed := one.recipe.describe_needed_data():
+            print(f"{'':<{width}} Bring your own data: {needed}")

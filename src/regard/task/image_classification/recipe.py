@@ -60,6 +60,7 @@ class ImageClassificationRecipe(Recipe):
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = "Classify an image: `regard classify THIS-FOLDER image.png`"
+    data_options: ClassVar[str] = "--data FOLDER"
     counted_unit: ClassVar[str] = "images"
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = _FROM_DATA
