@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 for needed in ("sphinx", "myst_parser", "furo"):
-    pytest.importorskip(needed, reason="The site is built with the extra docs: pip install -c constraints.txt '.[docs]'.")
+    pytest.importorskip(
+        needed, reason="The site is built with the extra docs: pip install -c constraints.txt '.[docs]'."
+    )
 
 ROOT = Path(__file__).parent.parent
 LOADING = {"audio", "embed", "iframe", "image", "img", "input", "link", "object", "script", "source", "use", "video"}

@@ -14,6 +14,7 @@ from regard.data.text.corpus import CorpusConfig
 from regard.model import EncoderDecoderConfig, count_parameters, transformer_base, transformer_big
 from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override, read_recipe, shipped_recipes, write_recipe
+from regard.task.registry import TASKS
 from regard.task.run import expected_cost
 from regard.task.translation.recipe import TranslationRecipe
 from tests.task.small import small_values, write_recipe_file
@@ -45,6 +46,15 @@ def test_expected_recipes_ship() -> None:
 def test_shipped_recipe_has_an_expect_table(name: str) -> None:
     expect = read_recipe(name).expect
     assert expect is not None
+
+
+def test_every_task_has_a_recipe_for_a_cpu() -> None:
+    quick = {name: read_recipe(name) for name in SHIPPED if name.startswith("quick")}
+    assert {recipe.task for recipe in quick.values()} == set(TASKS)
+    for name, recipe in quick.items():
+        assert recipe.train.precision != "bfloat16", name
+        assert parameters(recipe.expected_model_config) <= 5_000_000, name
+        assert 2 * recipe.train.validate_every <= recipe.train.steps, name
 
 
 def evaluation_sets(recipe: Recipe) -> set[str]:

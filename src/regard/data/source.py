@@ -11,13 +11,17 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field
 
 from regard.config import Config
-from regard.data.registry import get_dataset
+from regard.data.registry import get_dataset, is_obtainable
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Column = Annotated[int, Field(gt=0, le=10_000)] | NonEmpty
 """A column of a table: its number, counted from 1, or its name."""
 TwoColumns = Annotated[tuple[Column, Column], Field(strict=False)]  # TOML and JSON have lists, not tuples
 TwoKeys = Annotated[tuple[NonEmpty, NonEmpty], Field(strict=False)]
+
+
+_PATH_KEYS = ("path", "source", "target", "labels")
+"""The keys that may name a path, here and in subclasses."""
 
 
 class DataSource(Config):
@@ -44,6 +48,17 @@ class DataSource(Config):
     def describe(self, path: str | None) -> str:
         """A path of this source, for messages."""
         return ": ".join(name for name in (self.dataset, path) if name is not None)
+
+    def paths_given(self) -> list[str]:
+        """All paths that this source names."""
+        return [path for key in _PATH_KEYS if (path := getattr(self, key, None)) is not None]
+
+    def is_obtainable(self) -> bool:
+        """Whether all files of this source are on this machine, or can be downloaded."""
+        paths = self.paths_given()
+        if self.dataset is None:
+            return all(Path(path).exists() for path in paths)
+        return is_obtainable(self.dataset, paths or None)
 
     def resolve(self, *paths: str) -> tuple[Path, ...]:
         """Paths of this source on this machine. Files of a named dataset are downloaded if they are not there yet."""

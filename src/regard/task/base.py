@@ -47,6 +47,8 @@ class Recipe(Config):
     """One sentence about the recipe, for `regard recipes` and the model card."""
     limitations: str = ""
     """What a model of this recipe cannot do, for the model card."""
+    data_needed: str = ""
+    """What data to bring, and where to get it, if the recipe's own cannot be downloaded or only stands in for it."""
     task: str
     """What the model is trained to do. It selects the keys of the other tables."""
     init_from: str | None = None
@@ -56,6 +58,8 @@ class Recipe(Config):
 
     usage_example: ClassVar[str]
     """For the model card: how to use the model, with THIS-FOLDER in place of its path."""
+    data_options: ClassVar[str] = "--data FILE"
+    """The options of `regard train` that name a user's own data."""
     counted_unit: ClassVar[str] = "target tokens"
     """What the loss is averaged over."""
     prepared_files: ClassVar[tuple[str, ...]] = ()
@@ -123,6 +127,29 @@ class Recipe(Config):
         sources |= {name: (source,) for name, source in self.data.test.items()}
         return sources if valid is None else sources | {"valid": (valid,)}
 
+    def describe_needed_data(self) -> str:
+        """What data to bring before this recipe can be trained, for `regard recipes`; empty if all of it is here or
+        can be downloaded."""
+        if self.data_needed:
+            return self.data_needed
+        missing = self._unobtainable_sources()
+        names = list(dict.fromkeys(source.dataset or source.location for source in missing))
+        return f"{self.data_options} ({', '.join(names)} cannot be downloaded)" if names else ""
+
+    def _unobtainable_sources(self) -> list[DataSource]:
+        return [source for part in self.data_sources().values() for source in part if not source.is_obtainable()]
+
+    def _check_data(self) -> None:
+        """Refuse data that can be neither found nor downloaded, and say what to train on instead."""
+        for source in self._unobtainable_sources():
+            if self.data_needed and source.dataset is None:
+                raise UserError(f"{source.location}: there is no such file. Bring your own data: {self.data_needed}")
+            if source.dataset is not None:
+                try:
+                    source.resolve(*source.paths_given())
+                except UserError as error:
+                    raise UserError(f"{error} To train on your own data instead, add {self.data_options}.") from None
+
     def test_sources(self) -> dict[str, Any]:
         """The test sets by name; if there are none, the validation set."""
         return dict(self.data.test) or {"valid": self.data.valid}
@@ -187,6 +214,7 @@ class Recipe(Config):
         """Prepare the data and build the model. Every process calls this; files are written by one of them."""
         if self.init_from is not None:
             _ = self.initial_model_config
+        self._check_data()
         task: Task[Any] = get_task(self.task).task_class().prepare(self, folder, log, process_group)
         return task
 

@@ -26,6 +26,7 @@ _HARMLESS = (
     "expect.",
     "description",
     "limitations",
+    "data_needed",
     "train.seed",
     "train.activation_checkpointing",
     "train.log_every",
@@ -64,6 +65,8 @@ class ShippedRecipe:
 
     def data_availability(self) -> DataAvailability:
         """Where its data comes from: the source that takes most effort counts. Nothing is downloaded."""
+        if self.recipe.describe_needed_data():
+            return "bring"
         datasets = {source.dataset for sources in self.recipe.data_sources().values() for source in sources}
         found = {"bring" if name is None else _AVAILABILITY[locate_dataset(name).availability] for name in datasets}
         return next(one for one in get_args(DataAvailability) if one in found)
@@ -197,7 +200,7 @@ def _with_fitting_warmup(values: dict[str, Any], before: dict[str, Any]) -> dict
 def _with_data(values: dict[str, Any], data: dict[str, Any], location: str) -> dict[str, Any]:
     """The values with other data sources; the other data settings stay as they are."""
     rest = {key: value for key, value in values.get("data", {}).items() if key not in ("train", "valid", "test")}
-    values = {key: value for key, value in values.items() if key not in ("expect", "score")}
+    values = {key: value for key, value in values.items() if key not in ("expect", "score", "data_needed")}
     return values | {"data": rest | data, "description": f"{values['name']}, on {location}.", "limitations": ""}
 
 

@@ -38,6 +38,13 @@ def tokenizer() -> TextTokenizer:
     return train_tokenizer(TokenizerConfig(kind="bpe", vocab_size=280), ["the cat ate the mouse"] * 9)
 
 
+def test_text_in_the_column_of_labels_is_refused() -> None:
+    texts = [LabeledText("good", f"text {number}") for number in range(60)]
+    with pytest.raises(UserError, match=r"60 different labels for 60 examples, such as 'text 0'.*columns"):
+        label_set(texts)
+    assert len(label_set([*texts[:20], *texts[:20], *texts[:20]])) == 20
+
+
 def test_label_set_is_sorted(tokenizer: TextTokenizer) -> None:
     assert label_set(TEXTS) == ("bad", "good")
     assert label_set(SENTENCES) == ("-LRB-", "-RRB-", "DT", "NN", "RB", "VB", "VBD")

@@ -49,6 +49,9 @@ def test_columns_are_separated_by_tabs_or_blanks(tmp_path: Path) -> None:
         (COLUMNS, "columns"),
         ("(\tPUNCT\ncat\tNN\n", "columns"),
         ("1/2\tCD\n", "columns"),
+        ("\n( (S\n    (NN cat)))\n", "trees"),
+        ("(/-LRB- cat/NN\n", "slashes"),
+        ("( -LRB-\nand/or CC\n", "columns"),
     ],
 )
 def test_first_line_tells_the_format(text: str, format: str, tmp_path: Path) -> None:
@@ -69,6 +72,9 @@ def test_compressed_file_is_read(tmp_path: Path) -> None:
         ("the\tDT\ncat\n", {"format": "columns"}, "line 2: found 1 columns; expected a word in column 1"),
         ("the\tDT\n", {"format": "columns", "columns": (1, 4)}, "line 1: found 2 columns; .* its tag in column 4"),
         ("(TOP (NN", {}, "line 1, column 1: the bracket"),
+        ("# a text\nHello\n", {}, "line 2: found 'Hello' without a tag"),
+        ("a/DT cat/NN slept\n", {}, "line 1: found 3 words and 2 tags; 'slept' has no tag"),
+        ("\n", {}, "there are no tagged sentences in it"),
         ("\n", {"format": "slashes"}, "there are no tagged sentences in it"),
     ],
 )

@@ -25,6 +25,7 @@ def recipes(as_json: JsonOption = False) -> None:
                 "task": one.recipe.task,
                 "description": one.recipe.description,
                 "data": one.data_availability(),
+                "data_needed": one.recipe.describe_needed_data() or None,
                 "expect": None if expect is None else expect.plain(),
             }
             print(json.dumps(record, ensure_ascii=False))
@@ -35,10 +36,13 @@ def recipes(as_json: JsonOption = False) -> None:
         time, score = ("not measured", "") if expect is None else (expect.time, expect.first_score)
         rows.append((one.name, one.recipe.task, time, one.data_availability(), score))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row, description in zip(rows, ["", *(one.recipe.description for one in included)], strict=True):
+    for row, one in zip(rows, [None, *included], strict=True):
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-        if description:
-            print(f"    {description}")
+        if one is None:
+            continue
+        print(f"    {one.recipe.description}")
+        if needed := one.recipe.describe_needed_data():
+            print(f"    Bring your own data: {needed}")
 
 
 def recipe(

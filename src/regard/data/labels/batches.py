@@ -22,6 +22,8 @@ from regard.errors import UserError, listed
 LABEL_SIDES = ("text", "label")
 TAG_SIDES = ("text", "tags")
 
+_MANY_EXAMPLES = 50
+"""With so many examples, labels are expected to repeat."""
 _CHUNK = 2000
 """Sentences tokenized at once, on all threads."""
 
@@ -58,14 +60,21 @@ class LabeledBatches(MappedBatches[TokenBatches, RowBatch]):
 
 
 def label_set(sentences: Iterable[LabeledText | TaggedSentence]) -> tuple[str, ...]:
-    """All labels or tags in the data, sorted: the index of a label is its number. Fewer than two are an error."""
-    found = {
-        label
-        for sentence in sentences
-        for label in ((sentence.label,) if isinstance(sentence, LabeledText) else sentence.tags)
-    }
+    """All labels or tags in the data, sorted: the index of a label is its number. Fewer than two are an error, and so
+    are about as many as there are examples, since then something else was read as the label."""
+    found: set[str] = set()
+    count = 0
+    for sentence in sentences:
+        labels = (sentence.label,) if isinstance(sentence, LabeledText) else sentence.tags
+        found.update(labels)
+        count += len(labels)
     if len(found) < 2:
         raise UserError(f"Classification needs at least two labels; found {listed(sorted(found))}.")
+    if count >= _MANY_EXAMPLES and 2 * len(found) > count:
+        raise UserError(
+            f"Found {len(found):,} different labels for {count:,} examples, such as {min(found)[:40]!r}; if the "
+            "labels are in another column of the file, name it with --set 'data.train.0.columns=[2, 1]' (text, label)."
+        )
     return tuple(sorted(found))
 
 

@@ -1,5 +1,6 @@
 """Reading sentences with a tag for each word: from treebanks, lines of word/TAG, one word per line, or records."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -63,13 +64,28 @@ def _read(path: Path, config: TaggedConfig) -> Iterator[_Example]:
     return {"trees": _read_trees, "slashes": _read_slashes, "columns": _read_columns}[kind](path, config)
 
 
+_TREE = re.compile(r"\((\s*\(|[^\s()]+\s*(\(|$|[^\s()]+\)))")
+"""How a line of trees begins: two brackets, or a label with its first child; not the bracket that is a word."""
+
+
 def _detect_format(path: Path) -> str:
-    """The format of a file by its first line that is neither blank nor a comment: `(S …`, `the/DT cat/NN`, `the DT`."""
-    fields = next((line.split() for line in read_lines(path) if line.strip() and not line.startswith("#")), ["("])
-    is_word = fields[0] == "(" and len(fields) > 1 and not fields[1].startswith("(")  # with its tag
-    if fields[0].startswith("(") and not is_word:
-        return "trees"
-    return "slashes" if all(0 < field.find("/") < len(field) - 1 for field in fields) else "columns"
+    """The format of a file by its first line, comments aside."""
+    for number, line in enumerate(read_lines(path), start=1):
+        text = line.strip()
+        if not text or (text.startswith("#") and "\t" not in text):
+            continue
+        if text == "(" or (_TREE.match(text) and "\t" not in text):
+            return "trees"
+        items = text.split()
+        if "\t" not in text and 2 * sum(re.fullmatch(".+/.+", item) is not None for item in items) > len(items):
+            return "slashes"
+        if len(items) > 1:
+            return "columns"
+        raise UserError(
+            f"{path}, line {number}: found {text[:40]!r} without a tag; expected a tree, words with their tags "
+            "(the/DT cat/NN), or one word per line with its tag after a tab."
+        )
+    return "columns"
 
 
 def _read_trees(path: Path, config: TaggedConfig) -> Iterator[_Example]:

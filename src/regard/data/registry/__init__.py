@@ -5,7 +5,7 @@ from regard.data.registry.check import DatasetCheck, check_all_datasets, check_d
 from regard.data.registry.datasets import DatasetFile, DatasetInfo, dataset_info, list_datasets
 from regard.data.registry.download import DownloadError
 from regard.data.registry.fetch import FileProgress, get_dataset
-from regard.data.registry.locate import Availability, Location, find_dataset, locate_dataset
+from regard.data.registry.locate import Availability, Location, find_dataset, is_obtainable, locate_dataset
 
 __all__ = [
     "Availability",
@@ -21,6 +21,7 @@ __all__ = [
     "dataset_info",
     "find_dataset",
     "get_dataset",
+    "is_obtainable",
     "list_datasets",
     "locate_dataset",
     "locked_folder",

@@ -51,6 +51,12 @@ def locate_dataset(name: str) -> Location:
     return Location(dataset, "partly downloadable" if any(downloadable) else "not downloadable", None)
 
 
+def is_obtainable(name: str, files: Iterable[str] | None = None) -> bool:
+    """Whether a dataset, or the named files of it, are on this machine or can be downloaded."""
+    needed = dataset_info(name).select(None if files is None else list(files))
+    return all(file.url for file in needed) or find_dataset(name, [file.name for file in needed]) is not None
+
+
 def candidate_folders(dataset: DatasetInfo) -> list[tuple[Availability, Path]]:
     """The folders in which a dataset may be, in the order in which they are searched."""
     name = dataset.name

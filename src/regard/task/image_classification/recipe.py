@@ -67,6 +67,7 @@ class ImageClassificationRecipe(Recipe):
     omitted settings are those of that model."""
 
     usage_example: ClassVar[str] = "Classify an image: `regard classify THIS-FOLDER image.png`"
+    data_options: ClassVar[str] = "--data FOLDER"
     counted_unit: ClassVar[str] = "images"
     prepared_files: ClassVar[tuple[str, ...]] = (HELD_OUT_IMAGES,)
     held_out_file: ClassVar[str] = HELD_OUT_IMAGES

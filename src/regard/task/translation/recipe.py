@@ -80,6 +80,7 @@ class TranslationRecipe(Recipe):
     score: ScoreConfig = ScoreConfig()
 
     usage_example: ClassVar[str] = 'Translate with it: `regard translate THIS-FOLDER "Some text."`'
+    data_options: ClassVar[str] = "--source FILE --target FILE"
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", HELD_OUT)
     held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
