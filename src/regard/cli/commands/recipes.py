@@ -36,11 +36,10 @@ def recipes(as_json: JsonOption = False) -> None:
         time, score = ("not measured", "") if expect is None else (expect.time, expect.first_score)
         rows.append((one.name, one.recipe.task, time, one.data_availability(), score))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row, one in zip(rows, [None, *included], strict=True):
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-        if one is None:
-            continue
-        print(f"    {one.recipe.description}")
+    header, *lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+    print(header.rstrip())
+    for line, one in zip(lines, included, strict=True):
+        print(f"{line.rstrip()}\n    {one.recipe.description}")
         if needed := one.recipe.describe_needed_data():
             print(f"    Bring your own data: {needed}")
 
