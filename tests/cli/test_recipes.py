@@ -59,7 +59,7 @@ def test_recipes_tells_whether_data_must_be_downloaded(tmp_path: Path, monkeypat
 def test_recipes_as_json() -> None:
     facts = [json.loads(line) for line in command("recipes", "--json").out.splitlines()]
     assert [one["name"] for one in facts] == [one.name for one in shipped_recipes()]
-    assert all(one.keys() == {"name", "task", "description", "data", "expect"} for one in facts)
+    assert all(one.keys() == {"name", "task", "description", "data", "data_needed", "expect"} for one in facts)
 
 
 def test_recipe_prints_the_file_with_its_comments(tmp_path: Path) -> None:

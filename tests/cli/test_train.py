@@ -101,7 +101,7 @@ def test_unknown_recipe_is_refused_with_a_suggestion() -> None:
     done = command("train", "quik")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "'quik'" in done.err
-    assert "did you mean quick?" in done.err
+    assert "did you mean quick or quick-lm?" in done.err
 
 
 def test_existing_run_folder_is_refused(recipe: Path, tmp_path: Path) -> None:
