@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sphinx", reason="The site is built with the extra docs: pip install 'regard[docs]'.")
+pytest.importorskip("sphinx", reason="The site is built by Sphinx: pip install -c constraints.txt '.[docs]'")
 
 from playwright.sync_api import Browser
 
