@@ -172,8 +172,8 @@ def test_run_killed_before_its_recipe_was_written_can_be_started(
 
 def test_run_killed_after_its_recipe_was_written_is_resumed(recipe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with ExitStack() as stack:
-        claim_folder(read_recipe(recipe), folder, False, stack, print)
+    with ExitStack() as stack:  # a run decides on its precision before it writes its recipe
+        claim_folder(read_recipe(recipe, ["train.precision=float32"]), folder, False, stack, print)
     (folder / ".tokenizer.json.unfinished-1").write_text("{", encoding="utf-8")
     assert_refused(command("train", recipe, "--out", folder), "--resume")
     assert command("train", folder, "--resume").code == 0
