@@ -35,6 +35,7 @@ from regard.task.backend import Backend, batch_tokens_for, recorded_search, thre
 from regard.task.constraints import make_constraints
 from regard.task.pipeline import Pipeline
 from regard.task.seq2seq import Seq2SeqModel
+from regard.task.translation.capitals import recorded_capitals
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import ScoreConfig
 
@@ -224,6 +225,8 @@ class Translator(Pipeline):
         self.seq2seq_model = loaded.model
         self.decoder_model: BatchDecoderModel[Any] = loaded.model
         """What is searched: this model, or an ensemble with others."""
+        self.capitals = recorded_capitals(loaded)
+        """If given, a sentence in capitals is translated in lower case, and its translation is in capitals again."""
         self.backend = Backend(loaded.model)
         """Which implementation of the decoder runs, and in which precision."""
         self.shortlist: Shortlist | None = None
@@ -306,16 +309,17 @@ class Translator(Pipeline):
         if seed_offsets is not None:
             pairs = zip(seed_offsets, splits, strict=True)
             offsets = [first + index for first, split in pairs for index in range(len(split.sentences))]
-        found = iter(
-            self.translate_sentences(
-                sentences,
-                decode,
-                progress,
-                constraints=constraints,
-                alternatives=alternatives,
-                seed_offsets=offsets,
-            )
+        # Constraints hold for the output as it is: a forbidden word must not come back in capitals.
+        capitals = self.capitals if constraints is None or not constraints.words else None
+        translations = self.translate_sentences(
+            sentences if capitals is None else capitals.lowercase(sentences),
+            decode,
+            progress,
+            constraints=constraints,
+            alternatives=alternatives,
+            seed_offsets=offsets,
         )
+        found = iter(translations if capitals is None else capitals.restore(sentences, translations))
         return [
             TranslatedText(text, tuple((sentence, tuple(next(found))) for sentence in split.sentences), split)
             for text, split in zip(texts, splits, strict=True)

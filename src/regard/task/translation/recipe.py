@@ -79,6 +79,9 @@ class TranslationRecipe(Recipe):
     """The config of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
     sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
     those of that model."""
+    lowercase_capitals: bool = False
+    """Translate a sentence in capitals in lower case, and write its translation in capitals again. The languages are
+    those of `data.augment`."""
     decode: DecodeConfig = DecodeConfig()
     score: ScoreConfig = ScoreConfig()
 

@@ -16,6 +16,7 @@ from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
 from regard.task.init_from import extend_vocabulary, start_from
 from regard.task.seq2seq import Seq2SeqModel, Seq2SeqTask
+from regard.task.translation.capitals import Capitals
 from regard.task.translation.pipeline import LineTranslator, Translator
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
@@ -72,7 +73,12 @@ class TranslationTask(Seq2SeqTask):
         return score_test_sets(recipe, sets, lambda pairs: self.score(pairs, recipe.decode), log)
 
     def metadata(self) -> dict[str, Any]:
-        return {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
+        metadata = {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
+        if not self.recipe.lowercase_capitals:
+            return metadata
+        augment = self.recipe.data.augment
+        capitals = Capitals(source_language=augment.source_language, target_language=augment.target_language)
+        return metadata | {"capitals": capitals.plain()}
 
     def _line_translator(self, sentences: int) -> LineTranslator:
         tokenizer = source_tokenizer_for(self.model, self.prepared.source)

@@ -1,0 +1,68 @@
+"""Sentences in capitals are translated like the same sentences in lower case, and come out in capitals."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from regard import UserError
+from regard.data.text.augment import uppercase
+from regard.task.run import train
+from regard.task.translation.capitals import Capitals, in_capitals
+from regard.task.translation.pipeline import Translator
+from tests.task.small import pairs, quick_runs, small_recipe, write_table
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator.load("en-tr")
+
+
+@pytest.mark.parametrize("text", ["THE CAT ATE THE MOUSE.", "I AM A STUDENT."])
+def test_capitals_are_translated_as_lower_case(text: str, translator: Translator) -> None:
+    translator.capitals = None
+    plain = translator.translate(text.lower())
+    assert translator.translate(text) != uppercase(plain, "tr")
+    translator.capitals = Capitals(target_language="tr")
+    assert translator.translate(text) == uppercase(plain, "tr")
+    as_it_is = translator.translate(text, forbidden=["kedi"])
+    translator.capitals = None
+    assert translator.translate(text, forbidden=["kedi"]) == as_it_is
+
+
+def test_each_sentence_counts_by_itself(translator: Translator) -> None:
+    sentences = ["I am here.", "WHO IS IT?", "Tom is old."]
+    translator.capitals = Capitals()
+    (found,) = translator.translate_batch([" ".join(sentences)])
+    alone = [translator.translate(each) for each in sentences]
+    assert [each for each, _ in found.sentences] == sentences
+    assert [best.text for _, (best, *_) in found.sentences] == alone
+    translator.capitals = None
+    assert [translator.translate(each) for each in sentences][::2] == alone[::2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("THE CAT", True), ("OK!", True), ("I", False), ("I.", False), ("I am", False), ("2 + 2", False), ("漢字", False)],
+)
+def test_in_capitals(text: str, expected: bool) -> None:
+    assert in_capitals(text) == expected
+
+
+def test_languages_decide_which_letters_correspond() -> None:
+    assert Capitals(source_language="tr").lowercase(["ISI"]) == ["ısı"]
+    assert Capitals(source_language="en").lowercase(["ISI"]) == ["isi"]
+
+
+def test_run_folder_records_it(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "train.tsv", pairs(40))
+    changes = "lowercase_capitals=true", "data.augment.target_language=tr", "train.steps=1"
+    with quick_runs(tmp_path / "cache"):
+        train(small_recipe(table, *changes), tmp_path / "run")
+    assert Translator.load(tmp_path / "run").capitals == Capitals(target_language="tr")
+    path = tmp_path / "run" / "run.json"
+    metadata = json.loads(path.read_text(encoding="utf-8"))
+    metadata["origin"]["capitals"] = {"language": "tr"}
+    path.write_text(json.dumps(metadata), encoding="utf-8")
+    with pytest.raises(UserError, match=r"run\.json: origin\.capitals: language"):
+        Translator.load(tmp_path / "run")
