@@ -140,6 +140,7 @@ def test_saved_recipe_says_that_tokens_were_added(extended: tuple[Path, Path], t
     saved = tomllib.loads((extended[1] / "recipe.toml").read_text(encoding="utf-8"))
     assert (saved["tokenizer"]["vocab_size"], saved["tokenizer"]["new_tokens"]) == (280, 10)
     assert train(read_recipe(extended[1]), extended[1], resume=True).scores  # has finished with this recipe
+    assert "started from the weights of first" in (extended[1] / "README.md").read_text(encoding="utf-8")
     changes = ["model={}", "tokenizer={}", f"init_from={extended[1]}", "train.steps=1"]
     third = read_recipe(recipe_file(tmp_path), changes)
     assert third.resolved()["tokenizer"]["vocab_size"] == 290

@@ -7,6 +7,8 @@ import pytest
 
 from regard import UserError
 from regard.data.text.augment import uppercase
+from regard.look.models.tasks import TracedTranslator
+from regard.look.schema import RunRequest
 from regard.task.run import train
 from regard.task.translation.capitals import Capitals, in_capitals
 from regard.task.translation.pipeline import Translator
@@ -52,6 +54,13 @@ def test_in_capitals(text: str, expected: bool) -> None:
 def test_languages_decide_which_letters_correspond() -> None:
     assert Capitals(source_language="tr").lowercase(["ISI"]) == ["ısı"]
     assert Capitals(source_language="en").lowercase(["ISI"]) == ["isi"]
+
+
+def test_traced_model_gets_the_same_tokens(translator: Translator) -> None:
+    translator.capitals = Capitals()
+    traced = TracedTranslator(translator, "en-tr")
+    capital, small = (traced.encode_request(RunRequest(text=text)) for text in ("WHO IS IT?", "who is it?"))
+    assert capital.ids == small.ids
 
 
 def test_run_folder_records_it(tmp_path: Path) -> None:
