@@ -1,4 +1,4 @@
-"""Sentences in capitals are translated like the same sentences in lower case, and come out in capitals."""
+"""Sentences in capitals are translated like the same sentences in sentence case, and come out in capitals."""
 
 import json
 from pathlib import Path
@@ -20,10 +20,10 @@ def translator() -> Translator:
     return Translator.load("en-tr")
 
 
-@pytest.mark.parametrize("text", ["THE CAT ATE THE MOUSE.", "I AM A STUDENT."])
-def test_capitals_are_translated_as_lower_case(text: str, translator: Translator) -> None:
+@pytest.mark.parametrize("text", ["THE CAT ATE THE MOUSE.", "WHO IS IT?"])
+def test_capitals_are_translated_in_sentence_case(text: str, translator: Translator) -> None:
     translator.capitals = None
-    plain = translator.translate(text.lower())
+    plain = translator.translate(text.capitalize())
     assert translator.translate(text) != uppercase(plain, "tr")
     translator.capitals = Capitals(target_language="tr")
     assert translator.translate(text) == uppercase(plain, "tr")
@@ -52,15 +52,15 @@ def test_in_capitals(text: str, expected: bool) -> None:
 
 
 def test_languages_decide_which_letters_correspond() -> None:
-    assert Capitals(source_language="tr").lowercase(["ISI"]) == ["ısı"]
-    assert Capitals(source_language="en").lowercase(["ISI"]) == ["isi"]
+    assert Capitals(source_language="tr").sentence_case(["1. ISI!", "i"]) == ["1. Isı!", "i"]
+    assert Capitals(source_language="en").sentence_case(["1. ISI!", "I"]) == ["1. Isi!", "I"]
 
 
 def test_traced_model_gets_the_same_tokens(translator: Translator) -> None:
     translator.capitals = Capitals()
     traced = TracedTranslator(translator, "en-tr")
-    capital, small = (traced.encode_request(RunRequest(text=text)) for text in ("WHO IS IT?", "who is it?"))
-    assert capital.ids == small.ids
+    capital, plain = (traced.encode_request(RunRequest(text=text)) for text in ("WHO IS IT?", "Who is it?"))
+    assert capital.ids == plain.ids
 
 
 def test_run_folder_records_it(tmp_path: Path) -> None:

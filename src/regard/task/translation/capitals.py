@@ -1,8 +1,8 @@
-"""Sentences in capitals: translated in lower case, with the translation in capitals again.
+"""Sentences in capitals: translated in sentence case (small letters after the first), then put in capitals again.
 
 A tokenizer that was trained on edited text cuts words in capitals into single letters, so a model would have to learn
-every word a second time from its letters. It knows the words in lower case, and better still if it was trained on text
-in lower case as well (`data.augment.lowercase`).
+every word a second time from its letters. In lower case it knows them, and names as well if it was trained on text in
+lower case too (`data.augment.lowercase`).
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Capitals(Config):
     source_language: Language | None = None
     target_language: Language | None = None
 
-    def lowercase(self, sentences: Sequence[str]) -> list[str]:
-        """The sentences, with those that are in capitals in lower case."""
-        return [lowercase(each, self.source_language) if in_capitals(each) else each for each in sentences]
+    def sentence_case(self, sentences: Sequence[str]) -> list[str]:
+        """The sentences; in those that are in capitals, all letters but the first become small."""
+        return [self._sentence_case(each) if in_capitals(each) else each for each in sentences]
 
     def restore(self, sentences: Sequence[str], found: list[list["Translation"]]) -> list[list["Translation"]]:
         """The translations of sentences, with those of sentences in capitals in capitals. Their tokens stay."""
@@ -35,6 +35,10 @@ class Capitals(Config):
             else each
             for sentence, each in zip(sentences, found, strict=True)
         ]
+
+    def _sentence_case(self, sentence: str) -> str:
+        rest = next(index for index, letter in enumerate(sentence, start=1) if letter.isupper())
+        return sentence[:rest] + lowercase(sentence[rest:], self.source_language)
 
 
 def recorded_capitals(loaded: LoadedModel) -> Capitals | None:

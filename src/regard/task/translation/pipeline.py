@@ -226,7 +226,7 @@ class Translator(Pipeline):
         self.decoder_model: BatchDecoderModel[Any] = loaded.model
         """What is searched: this model, or an ensemble with others."""
         self.capitals = recorded_capitals(loaded)
-        """If given, a sentence in capitals is translated in lower case, and its translation is in capitals again."""
+        """If given, a sentence in capitals is translated in sentence case, and its translation is in capitals again."""
         self.backend = Backend(loaded.model)
         """Which implementation of the decoder runs, and in which precision."""
         self.shortlist: Shortlist | None = None
@@ -312,7 +312,7 @@ class Translator(Pipeline):
         # Constraints hold for the output as it is: a forbidden word must not come back in capitals.
         capitals = self.capitals if constraints is None or not constraints.words else None
         translations = self.translate_sentences(
-            sentences if capitals is None else capitals.lowercase(sentences),
+            sentences if capitals is None else capitals.sentence_case(sentences),
             decode,
             progress,
             constraints=constraints,

@@ -80,8 +80,8 @@ class TranslationRecipe(Recipe):
     sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
     those of that model."""
     lowercase_capitals: bool = False
-    """Translate a sentence in capitals in lower case, and write its translation in capitals again. The languages are
-    those of `data.augment`."""
+    """Translate a sentence in capitals in lower case, except for its first letter, and write its translation in
+    capitals again. The languages are those of `data.augment`."""
     decode: DecodeConfig = DecodeConfig()
     score: ScoreConfig = ScoreConfig()
 
