@@ -310,7 +310,8 @@ class Translator(Pipeline):
             pairs = zip(seed_offsets, splits, strict=True)
             offsets = [first + index for first, split in pairs for index in range(len(split.sentences))]
         # Constraints hold for the output as it is: a forbidden word must not come back in capitals.
-        capitals = self.capitals if constraints is None or not constraints.words else None
+        as_they_are = (constraints is not None and constraints.words) or not any(map(str.isupper, sentences))
+        capitals = None if as_they_are else self.capitals
         translations = self.translate_sentences(
             sentences if capitals is None else capitals.sentence_case(sentences),
             decode,
