@@ -242,6 +242,19 @@ def test_pretrained_model_translates() -> None:
     assert Translator.load("en-tr").translate("The cat ate the mouse.") == "Kedi fareyi yedi."
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("THE CAT ATE THE MOUSE", "KEDİ FAREYİ YEDİ"),
+        ("The cat ate the mouse", "Kedi fareyi yedi"),
+        ("how are you", "nasılsın"),
+        ("Who are you? WHERE ARE YOU GOING?", "Sen kimsin? NEREYE GİDİYORSUN?"),
+    ],
+)
+def test_pretrained_model_keeps_letter_case_and_punctuation(text: str, expected: str) -> None:
+    assert Translator.load("en-tr").translate(text) == expected
+
+
 def test_pretrained_model_is_at_most_16_megabytes() -> None:
     assert sum(path.stat().st_size for path in find_model("en-tr").rglob("*") if path.is_file()) <= 16_000_000
 
