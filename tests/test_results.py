@@ -60,7 +60,7 @@ def test_recipes_of_other_tasks_expect_the_measured_scores(path: Path) -> None:
 
 def test_pretrained_model_has_the_expected_scores() -> None:
     score = read_metadata(find_model("en-tr"))["origin"]["scores"]["test"]
-    expect = read_recipe("tatoeba-en-tr").expect
+    expect = read_recipe("tatoeba-en-tr-case").expect
     assert expect is not None
     assert (round(score["bleu"], 1), round(score["chrf"], 1)) == (
         expect.scores["test"].bleu,
@@ -68,6 +68,14 @@ def test_pretrained_model_has_the_expected_scores() -> None:
     )
     assert score["bleu"] >= 44
     assert score["chrf"] >= 68
+
+
+def test_pretrained_model_translates_any_letter_case() -> None:
+    before, after = (case["bleu"] for case in cases("letter-case-tatoeba-en-tr"))
+    assert after["as is"] > before["as is"] - 0.5
+    assert after["lowercase"] >= 38
+    assert after["uppercase"] >= 38
+    assert after["uppercase, drop_final_punctuation"] >= 30
 
 
 @pytest.mark.parametrize(

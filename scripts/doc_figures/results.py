@@ -513,6 +513,19 @@ def int8_quality() -> Iterator[Row]:
         yield model, test_set, *scores, percent(one["share_changed"], 1)
 
 
+@table("test set of `tatoeba-en-tr` | BLEU, `tatoeba-en-tr` | BLEU, `tatoeba-en-tr-case` (`en-tr`)")
+def letter_case() -> Iterator[Row]:
+    before, after = cases("letter-case-tatoeba-en-tr")
+    for kind, name in (
+        ("as is", "as it is"),
+        ("lowercase", "in lower case"),
+        ("drop_final_punctuation", "without final punctuation"),
+        ("uppercase", "in capitals"),
+        ("uppercase, drop_final_punctuation", "in capitals, without final punctuation"),
+    ):
+        yield name, f"{before['bleu'][kind]:.1f}", f"{after['bleu'][kind]:.1f}"
+
+
 @table("lines | peak memory | lines per second")
 def translation_memory() -> Iterator[Row]:
     for one in cases("lines-cpu"):

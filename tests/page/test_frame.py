@@ -1,6 +1,7 @@
 """The frame of the page: state in the URL, keyboard access, and recovery from errors."""
 
 import json
+from decimal import ROUND_HALF_UP, Context
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,8 @@ def test_views_are_saved_as_svg_png_and_csv(page: Page, tmp_path: Path) -> None:
     head, *rows = (line.split(",") for line in table)
     shown = read(page, "heads")["matrix"]
     assert head[-1] == "weight"
-    assert [float(row[-1]) for row in rows] == [float(f"{value:.6g}") for value in shown["values"]]
+    rounding = Context(prec=6, rounding=ROUND_HALF_UP)  # as JavaScript's toPrecision rounds
+    assert [float(row[-1]) for row in rows] == [float(rounding.create_decimal(value)) for value in shown["values"]]
 
 
 def test_standalone_file_works_from_disk(page: Page, browser: Browser, tmp_path: Path) -> None:

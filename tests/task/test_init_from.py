@@ -1,6 +1,7 @@
 """Starting from another model: its settings are taken, given ones are used or refused, and the saved recipe says so."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import tomli_w
 import torch
 
 from regard import UserError
+from regard.data.tokenizers.extension import replaced_tokens
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import TokenizerConfig, train_tokenizer
-from regard.model import LanguageModelConfig
+from regard.model import LanguageModel, LanguageModelConfig
 from regard.run import load_model, save_model
 from regard.task.language_modeling.task import LanguageModelingTask
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
+from regard.task.translation.pipeline import Translator
 from regard.train.distributed.process_group import SINGLE_PROCESS
 from tests.task.small import RecordingCallback, command, pairs, quick_runs, small_values, write_table
 
@@ -102,6 +105,75 @@ def test_fine_tuning_begins_with_a_validation_of_the_initial_model(first: Path, 
     assert after[0] == pytest.approx(before[-1] | {"step": 0}, rel=1e-6)  # the end of the first run
     assert 0 not in [line["step"] for line in before]
     assert after[0]["valid/loss"] != after[0]["valid/nll"]  # there is label smoothing
+
+
+# New tokens
+
+
+@pytest.fixture(scope="module", params=["shared", "separate", "language-model"])
+def extended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model of one step with a BPE tokenizer, and one of no step (its learning rate is tiny) with ten new tokens."""
+    base = tmp_path_factory.mktemp(request.param)
+    shared = request.param != "separate"
+    model = {"kind": "language-model", "width": 16, "decoder": STACK} if request.param == "language-model" else None
+    changes = {"tokenizer": {"kind": "bpe", "vocab_size": 280, "shared": shared}} | ({"model": model} if model else {})
+    with quick_runs(base / "cache"):
+        path = recipe_file(base, **changes)
+        train(read_recipe(path, ["train.steps=1"]), base / "first")
+        more = ["data.augment={uppercase=1.0}", "tokenizer.new_tokens=10", f"init_from={base / 'first'}"]
+        recipe = read_recipe(path, [*more, "train.steps=1", "train.schedule.lr=1e-12"])
+        train(recipe, base / "second")
+    return base / "first", base / "second"
+
+
+def test_old_tokens_stay_and_new_ones_start_from_those_they_replace(extended: tuple[Path, Path]) -> None:
+    old, new = (Translator.load(folder) for folder in extended)
+    assert new.target_tokenizer.vocab_size == old.target_tokenizer.vocab_size + 10 == 290
+    assert len(new.source_tokenizer.encode("CAT DOG")) < len(old.source_tokenizer.encode("CAT DOG"))
+    before, after = old.model.state_dict(), new.model.state_dict()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name][: len(tensor)], tensor)
+    for name in {"embed_tokens.weight", "source_embed_tokens.weight"} & set(after):
+        tokenizers = [each.source_tokenizer if "source" in name else each.target_tokenizer for each in (old, new)]
+        for token, replaced in enumerate(replaced_tokens(*tokenizers), start=280):
+            torch.testing.assert_close(after[name][token], before[name][replaced].mean(dim=0))
+
+
+def test_logits_of_old_tokens_stay(extended: tuple[Path, Path]) -> None:
+    old, new = (Translator.load(folder) for folder in extended)
+    ids = old.source_tokenizer.encode("red cat"), old.target_tokenizer.encode("rot")
+    assert ids == (new.source_tokenizer.encode("red cat"), new.target_tokenizer.encode("rot"))
+    inputs = [torch.tensor([row]) for row in ids][: 1 if isinstance(old.model, LanguageModel) else 2]
+    with torch.no_grad():
+        torch.testing.assert_close(new.model(*inputs)[..., :280], old.model(*inputs))
+
+
+def test_saved_recipe_says_that_tokens_were_added(extended: tuple[Path, Path], tmp_path: Path) -> None:
+    saved = tomllib.loads((extended[1] / "recipe.toml").read_text(encoding="utf-8"))
+    assert (saved["tokenizer"]["vocab_size"], saved["tokenizer"]["new_tokens"]) == (280, 10)
+    assert train(read_recipe(extended[1]), extended[1], resume=True).scores  # has finished with this recipe
+    assert "started from the weights of first" in (extended[1] / "README.md").read_text(encoding="utf-8")
+    changes = ["model={}", "tokenizer={}", f"init_from={extended[1]}", "train.steps=1"]
+    third = read_recipe(recipe_file(tmp_path), changes)
+    assert third.resolved()["tokenizer"]["vocab_size"] == 290
+    assert "new_tokens" not in third.resolved()["tokenizer"]
+
+
+def test_resumed_run_keeps_its_new_tokens(extended: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(extended[1], tmp_path / "run")
+    train(read_recipe(tmp_path / "run", ["train.steps=2"]), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (extended[1] / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("changes", [[], ["tokenizer={}", "init_from=FIRST"]])
+def test_new_tokens_need_a_bpe_tokenizer_to_extend(changes: list[str], first: Path, tmp_path: Path) -> None:
+    options = [change.replace("FIRST", str(first)) for change in [*changes, "tokenizer.new_tokens=5"]]
+    arguments = [word for option in options for word in ("--set", option)]
+    done = command("train", recipe_file(tmp_path), *arguments, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "tokenizer.new_tokens" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
 
 
 # Language models

@@ -155,6 +155,12 @@ class Constraints:
         tree = None if self.tree is None else self.tree.batch_key
         return self.forbidden, self.forbidden_text, bool(self.prefix), bool(self.required), tree
 
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """What they say about words; empty if nothing."""
+        given = self.prefix, self.required, self.forbidden, self.forbidden_text
+        return tuple(each for each in given if each)
+
     def with_seed(self, seed: int) -> "Constraints":
         """The same constraints with this seed for sampling, unless they already have one."""
         return self if self.seed is not None else replace(self, seed=seed)
@@ -163,7 +169,7 @@ class Constraints:
         """Refuse constraints that no output of at most `max_length` tokens can satisfy."""
         if self.tree is not None:
             self.tree.check_max_length(max_length)
-            if self.prefix or self.required or self.forbidden or self.forbidden_text:
+            if self.words:
                 raise UserError(
                     "A tree cannot have a prefix, required or forbidden words; leave these out, or the tree."
                 )

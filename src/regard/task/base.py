@@ -223,7 +223,10 @@ class Recipe(Config):
         model = self.expected_model_config.plain()
         values = self.plain() | {"model": {key: model[key] for key in model if key not in self.model_keys_from_data}}
         if "tokenizer" in values and self.init_from is not None and has_model(self.init_from):
+            new = values["tokenizer"].get("new_tokens", 0)
             values["tokenizer"] = tokenizer_settings(self.init_from)
+            if new:
+                values["tokenizer"] = {**(values["tokenizer"] or {}), "new_tokens": new}
         return values
 
     @property

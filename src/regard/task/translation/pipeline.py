@@ -34,6 +34,7 @@ from regard.task.backend import Backend, batch_tokens_for, recorded_search, thre
 from regard.task.constraints import make_constraints
 from regard.task.pipeline import Pipeline
 from regard.task.seq2seq import Seq2SeqModel
+from regard.task.translation.capitals import recorded_capitals
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import ScoreConfig
 from regard.task.translation.result import TranslatedText, Translation
@@ -43,8 +44,6 @@ MAX_CHARACTERS = 500
 MAX_REPEATS = 6
 """How often an n-gram may occur in a row unless `decode.max_repeats` says otherwise: text that people wrote hardly ever
 repeats itself more than five times, but a model may do so without end outside its domain."""
-_SCORING_ROWS = 64
-"""Reference translations scored at once."""
 Texts = list[str] | tuple[str, ...]
 
 
@@ -184,6 +183,8 @@ class Translator(Pipeline):
         self.seq2seq_model = loaded.model
         self.decoder_model: BatchDecoderModel[Any] = loaded.model
         """What is searched: this model, or an ensemble with others."""
+        self.capitals = recorded_capitals(loaded)
+        """If given, a sentence in capitals is translated in sentence case, and its translation is in capitals again."""
         self.backend = Backend(loaded.model)
         """Which implementation of the decoder runs, and in which precision."""
         self.shortlist: Shortlist | None = None
@@ -310,16 +311,18 @@ class Translator(Pipeline):
         if seed_offsets is not None:
             pairs = zip(seed_offsets, splits, strict=True)
             offsets = [first + index for first, (_, one) in pairs for index in range(len(one.sentences))]
-        found = iter(
-            self.translate_sentences(
-                sentences,
-                decode,
-                progress,
-                constraints=constraints,
-                alternatives=alternatives,
-                seed_offsets=offsets,
-            )
+        # Constraints hold for the output as it is: a forbidden word must not come back in capitals.
+        as_they_are = (constraints is not None and constraints.words) or not any(map(str.isupper, sentences))
+        capitals = None if as_they_are else self.capitals
+        translations = self.translate_sentences(
+            sentences if capitals is None else capitals.sentence_case(sentences),
+            decode,
+            progress,
+            constraints=constraints,
+            alternatives=alternatives,
+            seed_offsets=offsets,
         )
+        found = iter(translations if capitals is None else capitals.restore(sentences, translations))
         return [_translated_text(text, split, [next(found) for _ in split.sentences]) for text, split in splits]
 
     def translate_sentences(

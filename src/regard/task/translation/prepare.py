@@ -20,7 +20,8 @@ from regard.data.text.augment import add_augmented
 from regard.data.text.corpus import Corpus, read_corpus
 from regard.data.text.filters import Filter
 from regard.data.text.pairs import Pair
-from regard.data.tokenizers.tokenizer import TextTokenizer
+from regard.data.tokenizers.extension import extend_pair
+from regard.data.tokenizers.tokenizer import TextTokenizer, read_tokenizer
 from regard.data.tokenizers.training import train_pair
 from regard.errors import UserError
 from regard.progress import counted
@@ -68,7 +69,7 @@ def prepare_pairs(
         valid_pairs = training.hold_out()
         if valid_pairs:
             write_held_out(folder / HELD_OUT, (pair._asdict() for pair in valid_pairs))
-    tokenizers = tokenizers or _tokenizers(recipe, training, folder, log)
+    tokenizers = _tokenizers(recipe, training, folder, log, tokenizers)
     key = json.dumps(
         [
             corpus.content_fingerprint(),
@@ -87,13 +88,19 @@ def prepare_pairs(
     return PreparedPairs(*tokenizers, train, groups, valid, short, fingerprints)
 
 
-def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer] | None:
-    """The tokenizers in a run folder, the same object twice if the languages share it; None if there is none yet."""
+def read_tokenizers(
+    folder: Path, extended: tuple[TextTokenizer, TextTokenizer] | None = None
+) -> tuple[TextTokenizer, TextTokenizer] | None:
+    """The tokenizers in a run folder, the same object twice if the languages share it; None if there is none yet.
+
+    Their special tokens are those of the tokenizers that they extend, if any.
+    """
     source_path, target_path = folder / "tokenizer.json", folder / "target_tokenizer.json"
     if not source_path.is_file():
         return None
-    source = TextTokenizer.load(source_path)
-    return source, TextTokenizer.load(target_path) if target_path.is_file() else source
+    special = ({}, {}) if extended is None else tuple(each.special_roles for each in extended)
+    source = TextTokenizer(read_tokenizer(source_path), **special[0])
+    return source, TextTokenizer(read_tokenizer(target_path), **special[1]) if target_path.is_file() else source
 
 
 class _TrainingPairs:
@@ -214,19 +221,31 @@ def _short_pairs(pairs: list[Pair], store: TokenStore, max_length: int, log: Log
 
 
 def _tokenizers(
-    recipe: TranslationRecipe, training: _TrainingPairs, folder: Path, log: LogFn
+    recipe: TranslationRecipe,
+    training: _TrainingPairs,
+    folder: Path,
+    log: LogFn,
+    given: tuple[TextTokenizer, TextTokenizer] | None,
 ) -> tuple[TextTokenizer, TextTokenizer]:
-    """Trained once per run and saved in its folder."""
-    found = read_tokenizers(folder)
+    """Those given, unless they are to be extended; otherwise trained, or extended, once per run and saved in its
+    folder."""
+    config, augmentations = recipe.tokenizer, recipe.data.augment.augmentations()
+    if given is not None and not config.new_tokens:
+        return _save_tokenizers(*given, folder)
+    found = read_tokenizers(folder, given)
     if found is not None:
         return found
-    config, augmentations = recipe.tokenizer, recipe.data.augment.augmentations()
 
     def texts(side: int) -> Iterator[str]:
         pairs = add_augmented(islice(training.pairs(), config.max_examples), augmentations)
         return (pair[side] for pair in pairs)
 
-    source, target = train_pair(config, texts(0), texts(1), config.shared, log)
+    if given is None:
+        return _save_tokenizers(*train_pair(config, texts(0), texts(1), config.shared, log), folder)
+    return _save_tokenizers(*extend_pair(*given, texts(0), texts(1), config.new_tokens, log), folder)
+
+
+def _save_tokenizers(source: TextTokenizer, target: TextTokenizer, folder: Path) -> tuple[TextTokenizer, TextTokenizer]:
     if target is not source:
         target.save(folder / "target_tokenizer.json")
     source.save(folder / "tokenizer.json")  # last: while it is missing, both are trained again

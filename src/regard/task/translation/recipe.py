@@ -55,6 +55,9 @@ class TranslationTokenizerConfig(TokenizerConfig):
     """Whether one vocabulary serves both languages."""
     max_examples: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
     """Train the tokenizer on the first pairs only: this many."""
+    new_tokens: int = Field(default=0, ge=0, le=10_000_000)
+    """With `init_from`: extend the vocabulary of that model by so many tokens (each of the two, if not shared), learned
+    from the training data with its augmentations. Old tokens keep their ids and embeddings."""
 
 
 class ScoreConfig(Config):
@@ -76,6 +79,9 @@ class TranslationRecipe(Recipe):
     """The settings of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
     sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
     those of that model."""
+    lowercase_capitals: bool = False
+    """Translate a sentence in capitals in lower case, except for its first letter, and write its translation in
+    capitals again. The languages are those of `data.augment`."""
     decode: DecodeConfig = DecodeConfig()
     score: ScoreConfig = ScoreConfig()
 
@@ -89,10 +95,21 @@ class TranslationRecipe(Recipe):
 
     @property
     def expected_model_config(self) -> ModelConfig:
+        new = self.tokenizer.new_tokens
         if (size := self.initial_vocab_size()) is not None:
-            return self.make_model_config(size, self.initial_vocab_size("source_vocab_size"))
-        size = self.tokenizer.expected_vocab_size
+            source = self.initial_vocab_size("source_vocab_size")
+            return self.make_model_config(size + new, None if source is None else source + new)
+        size = self.tokenizer.expected_vocab_size + new
         return self.make_model_config(size, None if self.tokenizer.shared else size)
+
+    @model_validator(mode="after")
+    def _new_tokens_extend_a_vocabulary(self) -> Self:
+        if self.tokenizer.new_tokens and self.init_from is None:
+            problem = (
+                "they extend the vocabulary of the model in init_from, and there is none; raise vocab_size instead."
+            )
+            raise ConfigError("tokenizer.new_tokens", problem)
+        return self
 
     def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> ModelConfig:
         """The model's config for a vocabulary. Errors name the key in the recipe."""

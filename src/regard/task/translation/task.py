@@ -5,14 +5,19 @@ from typing import Any, Self
 
 import torch
 
+from regard.config import ConfigError
 from regard.data.text.corpus import Corpus
 from regard.data.text.pairs import Pair
+from regard.data.tokenizers.extension import replaced_tokens
+from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig
+from regard.model import LanguageModel
 from regard.progress import phase
 from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
-from regard.task.init_from import start_from
+from regard.task.init_from import extend_vocabulary, start_from
 from regard.task.seq2seq import Seq2SeqModel, Seq2SeqTask
+from regard.task.translation.capitals import Capitals
 from regard.task.translation.pipeline import LineTranslator, Translator
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
@@ -69,7 +74,12 @@ class TranslationTask(Seq2SeqTask):
         return score_test_sets(recipe, sets, lambda pairs: self.score(pairs, recipe.decode), log)
 
     def metadata(self) -> dict[str, Any]:
-        return {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
+        metadata = {"data": self.prepared.fingerprints, "decode": self.recipe.decode.plain()}
+        if not self.recipe.lowercase_capitals:
+            return metadata
+        augment = self.recipe.data.augment
+        capitals = Capitals(source_language=augment.source_language, target_language=augment.target_language)
+        return metadata | {"capitals": capitals.plain()}
 
     def _line_translator(self, sentences: int) -> LineTranslator:
         tokenizer = source_tokenizer_for(self.model, self.prepared.source)
@@ -84,11 +94,33 @@ def _data_and_model(recipe: TranslationRecipe, folder: Path, log: LogFn) -> tupl
         torch.manual_seed(recipe.train.seed)
         return prepared, recipe.make_model_config(*sizes).build()
     config, pretrained = recipe.initial_model_config, Translator.load(recipe.init_from)
-    tokenizers = pretrained.source_tokenizer, pretrained.target_tokenizer
-    tokenizers[0].save(folder / "tokenizer.json")
-    if tokenizers[1] is not tokenizers[0]:
-        tokenizers[1].save(folder / "target_tokenizer.json")
+    target = pretrained.target_tokenizer
+    # The source tokenizer of a language model makes prompts; its training pairs are tokenized as plain text.
+    source = target if isinstance(pretrained.seq2seq_model, LanguageModel) else pretrained.source_tokenizer
     log(f"Starting from the weights and tokenizers of {recipe.init_from}.")
-    model = start_from(pretrained.seq2seq_model, config, recipe.init_from, log).train()
+    model = start_from(pretrained.seq2seq_model, config, recipe.init_from, log)
+    prepared = prepare_pairs(recipe, folder, log, (source, target))
+    if recipe.tokenizer.new_tokens:
+        model = _extended(model, (source, target), prepared, recipe)
+        log(f"The vocabulary is extended from {target.vocab_size:,} to {prepared.target.vocab_size:,} tokens.")
     torch.manual_seed(recipe.train.seed)
-    return prepare_pairs(recipe, folder, log, tokenizers), model
+    return prepared, model.train()
+
+
+def _extended(
+    model: Seq2SeqModel, old: tuple[TextTokenizer, TextTokenizer], prepared: PreparedPairs, recipe: TranslationRecipe
+) -> Seq2SeqModel:
+    """The model with the new tokens of the tokenizers."""
+    size = model.config.vocab_size
+    for tokenizer, rows in zip(old, (getattr(model.config, "source_vocab_size", None) or size, size), strict=True):
+        if tokenizer.vocab_size != rows:
+            raise ConfigError(
+                "tokenizer.new_tokens",
+                f"{recipe.init_from} has {rows:,} embeddings for the {tokenizer.vocab_size:,} ids of its tokenizer, so "
+                "its vocabulary cannot be extended; leave this key out.",
+            )
+    languages = recipe.data.augment.source_language, recipe.data.augment.target_language
+    if prepared.source is prepared.target:
+        return extend_vocabulary(model, replaced_tokens(old[1], prepared.target, languages))
+    target = replaced_tokens(old[1], prepared.target, languages[1:])
+    return extend_vocabulary(model, target, replaced_tokens(old[0], prepared.source, languages[:1]))
