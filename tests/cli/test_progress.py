@@ -81,6 +81,19 @@ def test_plain_lines_are_written_for_long_phases_only() -> None:
     assert not any("Loading" in line or "Preparing" in line for line in lines)
 
 
+def test_same_work_in_several_phases_has_one_line() -> None:
+    with (
+        contextlib.redirect_stderr(io.StringIO()) as plain,
+        ProgressDisplay(plain_lines=True) as display,
+        listen_to_phases(display),
+    ):
+        display.first_line_after = 0.0
+        for name in ("Compiling", "Compiling", "Training"):
+            with phase(name):
+                time.sleep(0.05)
+    assert plain.getvalue().splitlines() == ["Compiling …", "Training …"]
+
+
 def test_without_plain_lines_nothing_is_written_to_a_file() -> None:
     with (
         contextlib.redirect_stderr(io.StringIO()) as plain,

@@ -37,6 +37,7 @@ class ProgressDisplay:
         self._written: dict[Phase, list[float]] = {}
         """When lines were written about a phase, or about one that began within it."""
         self._plain_lines = plain_lines and not self.is_terminal
+        self._last_line = ""
         self._live: Live | None = None
         self._ticker: _Ticker | None = None
         self._lock = threading.RLock()  # a server answers requests on several threads
@@ -102,7 +103,9 @@ class ProgressDisplay:
         for current in phases[-1:]:
             written = self._written.get(current)
             if written is None and current.seconds >= self.first_line_after:
-                self.log(f"{current.name} …")
+                if current.name != self._last_line:  # the same work in several phases, such as compiling kernels
+                    self.log(f"{current.name} …")
+                self._last_line = current.name
                 for one in phases:
                     self._written.setdefault(one, [time.monotonic()])
             elif written is not None and time.monotonic() - written[-1] >= INTERVAL:

@@ -27,9 +27,9 @@ def test_capitals_are_translated_in_sentence_case(text: str, translator: Transla
     assert translator.translate(text) != uppercase(plain, "tr")
     translator.capitals = Capitals(target_language="tr")
     assert translator.translate(text) == uppercase(plain, "tr")
-    as_it_is = translator.translate(text, forbidden=["kedi"])
+    as_it_is = translator.translate(text, forbid=["kedi"])
     translator.capitals = None
-    assert translator.translate(text, forbidden=["kedi"]) == as_it_is
+    assert translator.translate(text, forbid=["kedi"]) == as_it_is
 
 
 def test_each_sentence_counts_by_itself(translator: Translator) -> None:
