@@ -60,7 +60,8 @@ def measure(name: str, options: argparse.Namespace, train_seed: Callable[[int], 
 def summary(results: list[Result]) -> Result:
     """The mean of every metric over the seeds, and the standard deviation of the first if there are several seeds."""
     test_sets: dict[str, dict[str, Any]] = results[0]["scores"]
-    metrics = [name for name in METRICS if name in next(iter(test_sets.values()))]
+    first = next(iter(test_sets.values()))
+    metrics = [name for name in METRICS if isinstance(first.get(name), int | float)]  # not the F1 of each class
 
     def scores(metric: str, test_set: str) -> list[float]:
         return [result["scores"][test_set][metric] for result in results]
