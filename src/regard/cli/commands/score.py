@@ -49,14 +49,24 @@ def score(
         bool,
         typer.Option("--logprobs", help="Forced scores: the log-probability of each given translation, or line."),
     ] = False,
-    against: Annotated[str | None, typer.Option(help="A second model to compare with, by paired bootstrap.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A second model to compare with, by paired bootstrap resampling.")
+    ] = None,
     source: Annotated[Path | None, typer.Option(help="Your own sentences to translate, one per line.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Their reference translations, line by line.")] = None,
     pairs: Annotated[Path | None, typer.Option(help="Both sides in one file; the same as --data.")] = None,
-    tokenized: Annotated[bool, typer.Option("--tokenized", help="The text is already tokenized.")] = False,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
-    sentences: Annotated[bool, typer.Option("--sentences", help="Also score every sentence.")] = False,
-    samples: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bootstrap samples for --against.")] = 1000,
+    tokenized: Annotated[
+        bool, typer.Option("--tokenized", help="Tokenized BLEU: the text is already tokenized, and compared as it is.")
+    ] = False,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Case-insensitive BLEU and chrF: both sides are lowercased first.")
+    ] = False,
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Sentence-level BLEU and chrF: also print those of every sentence.")
+    ] = False,
+    samples: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="The number of bootstrap samples, for --against.")
+    ] = 1000,
     beam_size: BeamSizeOption = None,
     min_length: MinLengthOption = None,
     length_penalty: LengthPenaltyOption = None,
