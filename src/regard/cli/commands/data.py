@@ -42,7 +42,7 @@ def data_list(
 def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `regard data list` prints.")],
 ) -> None:
-    """Find a dataset on this machine, or download it, and print its folder."""
+    """Find or download a dataset, and print its folder."""
     from regard.data.registry import get_dataset
 
     with download_progress() as progress:
@@ -56,7 +56,10 @@ def data_check(
         str | None, typer.Argument(metavar="NAME", help="A dataset. Default: every dataset on this machine.")
     ] = None,
 ) -> None:
-    """Verify the checksum of every file; exit with code 1 if one is missing or differs."""
+    """Verify the checksums of datasets.
+
+    Exits with code 1 if a file is missing or differs.
+    """
     from regard.data.registry import check_all_datasets, check_dataset
 
     ok = True
