@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import click
 import pytest
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from regard.cli import app
@@ -34,11 +34,11 @@ FIELD_TERMS = {
 """Options whose help must name the term that the field has for them."""
 
 
-def commands(group: click.Group, name: str = "regard") -> Iterator[tuple[str, click.Command]]:
+def commands(group: TyperGroup, name: str = "regard") -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
     """All commands with their names, subcommands included."""
     for sub, command in group.commands.items():
         yield f"{name} {sub}", command
-        if isinstance(command, click.Group):
+        if isinstance(command, TyperGroup):
             yield from commands(command, f"{name} {sub}")
 
 
@@ -51,7 +51,7 @@ def help_lines(*args: str) -> list[str]:
     return done.output.splitlines()
 
 
-@pytest.mark.parametrize("group", ["regard", *(name for name in COMMANDS if isinstance(COMMANDS[name], click.Group))])
+@pytest.mark.parametrize("group", ["regard", *(name for name in COMMANDS if isinstance(COMMANDS[name], TyperGroup))])
 def test_overview_shows_whole_summaries_in_80_columns(group: str) -> None:
     members = COMMANDS[group].commands if group in COMMANDS else typer.main.get_command(app).commands
     lines = help_lines(*group.split()[1:])
