@@ -39,7 +39,10 @@ def clear(
         typer.Argument(metavar="[KIND]...", help="What to remove: tokens, images, data … Default: everything."),
     ] = None,
 ) -> None:
-    """Remove what is cached, without asking: all of it can be made or downloaded again."""
+    """Remove what is cached, without asking.
+
+    All of it can be made or downloaded again.
+    """
     from regard.cache import clear_cache
 
     for cleared in clear_cache(kinds or ()):
