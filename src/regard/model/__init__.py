@@ -1,4 +1,4 @@
-"""The Transformer family: each model is built from the same parts, as its typed config describes."""
+"""The Transformer family, each model built from the same parts, and the models that came before it (`before/`)."""
 
 from typing import overload
 
@@ -6,6 +6,10 @@ import torch
 from torch import nn
 
 from regard.errors import UserError
+from regard.model.autoregressive import CausalLM, Seq2SeqLM
+from regard.model.before import CAUSAL_MODELS as CAUSAL_BEFORE
+from regard.model.before import SEQ2SEQ_MODELS as SEQ2SEQ_BEFORE
+from regard.model.before import CausalLMConfig, CausalSequenceModel, SequenceConfig, SequenceToSequence
 from regard.model.embedding import EmbeddingConfig, SpecialTokensConfig, TokenEmbedding
 from regard.model.encoder import Encoder, EncoderConfig, EncoderSpecialTokensConfig
 from regard.model.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -18,27 +22,43 @@ from regard.model.stack import DensePrefixConfig, NormConfig, StackConfig
 from regard.model.vision_transformer import PixelsConfig, VisionTransformer, VisionTransformerConfig
 
 Model = EncoderDecoder | LanguageModel
-"""Models that generate text."""
+"""Transformers that generate text."""
 ModelConfig = EncoderDecoderConfig | LanguageModelConfig
+GenerativeConfig = ModelConfig | SequenceConfig
 
-AnyModel = Model | Encoder | VisionTransformer
-AnyModelConfig = ModelConfig | EncoderConfig | VisionTransformerConfig
+AnyModel = Model | Encoder | VisionTransformer | SequenceToSequence | CausalSequenceModel
+AnyModelConfig = GenerativeConfig | EncoderConfig | VisionTransformerConfig
 
-AUTOREGRESSIVE_MODELS: dict[str, type[EncoderDecoderConfig] | type[LanguageModelConfig]] = {
+SEQ2SEQ_MODELS: dict[str, type[GenerativeConfig]] = {"encoder-decoder": EncoderDecoderConfig, **SEQ2SEQ_BEFORE}
+"""Architectures that generate a target from a source, by the `kind` of their config."""
+CAUSAL_MODELS: dict[str, type[GenerativeConfig]] = {"language-model": LanguageModelConfig, **CAUSAL_BEFORE}
+"""Architectures that continue a sequence, by the `kind` of their config."""
+
+TRANSFORMERS: dict[str, type[AnyModelConfig]] = {
     "encoder-decoder": EncoderDecoderConfig,
     "language-model": LanguageModelConfig,
-}
-"""Architectures that generate token by token, by the `kind` of their config."""
-
-MODELS: dict[str, type[AnyModelConfig]] = {
-    **AUTOREGRESSIVE_MODELS,
     "encoder": EncoderConfig,
     "vision": VisionTransformerConfig,
 }
+"""Transformers, by the `kind` of their config."""
+AUTOREGRESSIVE_MODELS: dict[str, type[GenerativeConfig]] = {**SEQ2SEQ_MODELS, **CAUSAL_MODELS}
+"""Architectures that generate token by token, by the `kind` of their config."""
+MODELS: dict[str, type[AnyModelConfig]] = {**TRANSFORMERS, **AUTOREGRESSIVE_MODELS}
 """Every architecture, by the `kind` of its config. A new one is added here and is tested with the rest."""
 
 
-def read_config(values: object, where: str = "") -> ModelConfig:
+def register_model(config: type[SequenceConfig]) -> type[SequenceConfig]:
+    """Add an architecture under the `kind` of its config, so that recipes can name it. Usable as a decorator."""
+    kind = config.model_fields["kind"].default
+    family = CAUSAL_MODELS if issubclass(config, CausalLMConfig) else SEQ2SEQ_MODELS
+    for registry in (family, AUTOREGRESSIVE_MODELS, MODELS):
+        if registry.get(kind, config).__qualname__ != config.__qualname__:
+            raise UserError(f"There is already a model of kind {kind!r}; choose another name.")
+        registry[kind] = config
+    return config
+
+
+def read_config(values: object, where: str = "") -> GenerativeConfig:
     """Read the config of an autoregressive model from plain data; `kind` selects its class."""
     return AUTOREGRESSIVE_MODELS[_kind(values, where, list(AUTOREGRESSIVE_MODELS))].read(values, where)
 
@@ -85,9 +105,15 @@ def _kind(values: object, where: str, known: list[str]) -> str:
 
 __all__ = [
     "AUTOREGRESSIVE_MODELS",
+    "CAUSAL_MODELS",
     "MODELS",
+    "SEQ2SEQ_MODELS",
+    "TRANSFORMERS",
     "AnyModel",
     "AnyModelConfig",
+    "CausalLM",
+    "CausalLMConfig",
+    "CausalSequenceModel",
     "ClassificationHeadConfig",
     "DensePrefixConfig",
     "EmbeddingConfig",
@@ -97,6 +123,7 @@ __all__ = [
     "EncoderDecoderConfig",
     "EncoderSpecialTokensConfig",
     "FeedForwardConfig",
+    "GenerativeConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "MaskedLMHeadConfig",
@@ -106,6 +133,9 @@ __all__ = [
     "NoHeadConfig",
     "NormConfig",
     "PixelsConfig",
+    "Seq2SeqLM",
+    "SequenceConfig",
+    "SequenceToSequence",
     "SpecialTokensConfig",
     "StackConfig",
     "TokenClassificationHeadConfig",
@@ -117,6 +147,7 @@ __all__ = [
     "count_parameters",
     "read_any_config",
     "read_config",
+    "register_model",
     "transformer_base",
     "transformer_big",
 ]

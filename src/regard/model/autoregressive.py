@@ -1,11 +1,17 @@
-"""What all autoregressive models have in common, with or without an encoder.
+"""What all models that generate text have in common, and what the Transformers among them do.
 
-Token ids go through a causal stack and become logits for the next token: all positions at once in training, or step by
-step with a KV cache while decoding.
+There are two kinds. A `CausalLM` models one sequence: the next token given the tokens before it. A `Seq2SeqLM` models a
+target given a source. Tasks, search, the command line and the inspector ask for one of these, so a Transformer, a
+recurrent network and a table of n-grams are trained and decoded by the same code. A model computes all positions at
+once in training (`forward`), or step by step while decoding: `start` makes a state, `step` gives the logits of the next
+token. Here is what follows from these: how sources and prompts of any length become a batch.
+
+In an `AutoregressiveModel`, the Transformer's, token ids go through a causal stack, and the state is a KV cache.
 """
 
 import copy
-from typing import Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -16,8 +22,122 @@ from regard.attention.context import AttentionHook
 from regard.attention.kv_cache import LayerState
 from regard.attention.positions.config import AnyPosition, SinusoidalConfig
 from regard.config import Config, ConfigError
-from regard.model.embedding import EmbeddingConfig, EmbeddingLayer, SpecialTokensConfig, TokenEmbedding
+from regard.errors import UserError
+from regard.model.embedding import EmbeddingConfig, EmbeddingLayer, SpecialTokensConfig, TokenEmbedding, check_ids
 from regard.model.stack import Stack, StackConfig, check_stack
+
+EMPTY_PROMPT = "An empty prompt needs a BOS token, and this model has none; give it some text."
+
+
+class GenerativeModel:
+    """What both kinds have in common."""
+
+    max_positions_key = "model.position.max_length"
+    """The setting that limits the positions, if anything does."""
+
+    if TYPE_CHECKING:
+        config: Any
+
+        @property
+        def device(self) -> torch.device: ...
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Tensor: ...
+
+        def step(self, tokens: Tensor, state: Any, counts: Tensor | None = None) -> tuple[Tensor, Any]: ...
+
+        def kv_bytes_per_token(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """The most tokens that a sequence (the target, if there is a source) may have; None without a limit."""
+        return None
+
+
+class CausalLM(GenerativeModel):
+    """A model of one sequence: `forward(tokens)` gives the logits of the token after each token."""
+
+    supports_packing = False
+    """Whether several documents can be packed into a row without seeing each other."""
+
+    if TYPE_CHECKING:
+
+        def start(self, rows: int, capacity: int) -> Any: ...
+
+    @torch.no_grad()
+    def prefill(self, prompts: Sequence[Sequence[int]], capacity: int) -> tuple[Any, Tensor]:
+        """Run the prompts except for their last tokens; the state has room for `capacity` tokens from those on.
+
+        An empty prompt becomes the BOS token. Gives the state and the last token of each prompt.  # (rows,)
+        """
+        bos = self.config.special_tokens.bos
+        if bos is None and not all(prompts):
+            raise UserError(EMPTY_PROMPT)
+        rows = [list(prompt) or [bos or 0] for prompt in prompts]
+        device = self.device
+        longest = max(len(row) for row in rows) - 1
+        check_length(longest + 1, self.max_positions)
+        state = self.start(len(rows), longest + capacity)
+        last = check_ids(torch.tensor([row[-1] for row in rows]), self.config.vocab_size)
+        if longest:
+            padded = torch.tensor([[*row[:-1], *[0] * (longest + 1 - len(row))] for row in rows])
+            counts = torch.tensor([len(row) - 1 for row in rows], device=device)
+            self.step(check_ids(padded, self.config.vocab_size).to(device), state, counts)
+            state.tighten()
+        return state, last.to(device)
+
+
+class Seq2SeqLM(GenerativeModel):
+    """A model of a target given a source: `forward(source, target)` gives the logits after each target token."""
+
+    if TYPE_CHECKING:
+
+        def start(self, source: Tensor, capacity: int, lengths: Tensor | None = None) -> Any: ...
+
+    @property
+    def max_source_positions(self) -> int | None:
+        """The most tokens that a source may have, EOS included; None without a limit."""
+        return None
+
+    @torch.no_grad()
+    def prefill(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[Any, Tensor]:
+        """Encode sources of any length, each with EOS appended; the state has room for `capacity` target tokens.
+
+        Gives the state and the first target tokens.  # (rows,)
+        """
+        ids, lengths = (tensor.to(self.device) for tensor in self.pad_sources(sources))
+        same_length = len(set(map(len, sources))) == 1
+        state = self.start(ids, capacity, None if same_length else lengths)
+        state.memory_lengths = lengths  # rows of other lengths may be added later
+        return state, self.first_tokens(len(sources))
+
+    def pad_sources(self, sources: Sequence[Sequence[int]], step: int = 1) -> tuple[Tensor, Tensor]:
+        """Sources with EOS, padded to the longest or to the next multiple of `step`, and their lengths.
+
+        On the CPU.  # (rows, tokens), (rows,)
+        """
+        tokens = self.config.special_tokens
+        if tokens.bos is None or tokens.eos is None:
+            raise UserError("This model cannot be decoded: its config lacks special_tokens.bos or special_tokens.eos.")
+        lengths = [len(source) + 1 for source in sources]
+        check_length(max(lengths), self.max_source_positions)
+        longest, pad = -(-max(lengths) // step) * step, tokens.pad or 0
+        flat = [each for row in sources for each in (*row, tokens.eos, *[pad] * (longest - len(row) - 1))]
+        ids = check_ids(torch.tensor(flat), self.config.source_vocab_size or self.config.vocab_size)
+        return ids.view(len(sources), longest), torch.tensor(lengths)
+
+    def first_tokens(self, rows: int) -> Tensor:
+        """BOS for each row.  # (rows,)"""
+        assert self.config.special_tokens.bos is not None
+        return torch.full((rows,), self.config.special_tokens.bos, device=self.device)
+
+
+def check_length(length: int, limit: int | None) -> None:
+    """Refuse a sequence that is longer than there are positions: a GPU would end the process instead."""
+    if limit is not None and length > limit:
+        raise UserError(
+            f"The model has positions for {limit} tokens, but {length} are needed; shorten the text, or train a model "
+            "with more positions."
+        )
 
 
 class AutoregressiveConfig(Config):
@@ -75,6 +195,16 @@ class AutoregressiveModel(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.embed_tokens.weight.device
+
+    @property
+    def max_positions(self) -> int | None:
+        """The most tokens that a sequence may have; None without a limit."""
+        return self.embedding.embed_positions.max_length
+
+    @property
+    def max_source_positions(self) -> int | None:
+        """The most tokens that a source may have: encoder and decoder have the same positions."""
+        return self.max_positions
 
     def decode(self, tokens: Tensor, context: Context, states: list[LayerState]) -> Tensor:
         """The logits for the token after each token.  tokens: # (batch, tokens); gives (batch, tokens, vocabulary)"""

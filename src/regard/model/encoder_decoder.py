@@ -1,6 +1,5 @@
 """The original Transformer: an encoder for the source, a decoder for the target (Vaswani et al. 2017)."""
 
-from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor
 from regard.attention import Context, Documents, Full, KVCache, Lengths, Pattern
 from regard.attention.context import AttentionHook
 from regard.errors import UserError
-from regard.model.autoregressive import AutoregressiveConfig, AutoregressiveModel
-from regard.model.embedding import EmbeddingLayer, TokenEmbedding, check_ids
+from regard.model.autoregressive import AutoregressiveConfig, AutoregressiveModel, Seq2SeqLM
+from regard.model.embedding import EmbeddingLayer, TokenEmbedding
 from regard.model.stack import Stack, StackConfig, check_stack
 
 
@@ -35,7 +34,7 @@ class EncoderDecoderConfig(AutoregressiveConfig):
         return EncoderDecoder(self)
 
 
-class EncoderDecoder(AutoregressiveModel):
+class EncoderDecoder(AutoregressiveModel, Seq2SeqLM):
     """Computes the logits of the next target token, given the source and the target so far."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
@@ -105,35 +104,3 @@ class EncoderDecoder(AutoregressiveModel):
         """Encode the source; gives a KV cache with room for up to `capacity` target tokens per row."""
         states = self.decoder.states(self.encode(source, lengths=lengths), capacity)
         return KVCache(source.shape[0], capacity, states, memory_lengths=lengths, device=source.device)
-
-    @torch.no_grad()
-    def prefill(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[KVCache, Tensor]:
-        """Encode sources of any length, each with EOS appended; the cache has room for `capacity` target tokens.
-
-        Gives the cache and the first target tokens.  # (rows,)
-        """
-        ids, lengths = (tensor.to(self.device) for tensor in self.pad_sources(sources))
-        same_length = len(set(map(len, sources))) == 1
-        cache = self.start(ids, capacity, None if same_length else lengths)
-        cache.memory_lengths = lengths  # rows of other lengths may be added later
-        return cache, self.first_tokens(len(sources))
-
-    def pad_sources(self, sources: Sequence[Sequence[int]], step: int = 1) -> tuple[Tensor, Tensor]:
-        """Sources with EOS, padded to the longest or to the next multiple of `step`, and their lengths.
-
-        On the CPU.  # (rows, tokens), (rows,)
-        """
-        tokens = self.config.special_tokens
-        if tokens.bos is None or tokens.eos is None:
-            raise UserError("This model cannot be decoded: its config lacks special_tokens.bos or special_tokens.eos.")
-        lengths = [len(source) + 1 for source in sources]
-        self.source_embedding.embed_positions.check_length(max(lengths))
-        longest, pad = -(-max(lengths) // step) * step, tokens.pad or 0
-        flat = [each for row in sources for each in (*row, tokens.eos, *[pad] * (longest - len(row) - 1))]
-        ids = check_ids(torch.tensor(flat), self.config.source_vocab_size or self.config.vocab_size)
-        return ids.view(len(sources), longest), torch.tensor(lengths)
-
-    def first_tokens(self, rows: int) -> Tensor:
-        """BOS for each row.  # (rows,)"""
-        assert self.config.special_tokens.bos is not None
-        return torch.full((rows,), self.config.special_tokens.bos, device=self.device)

@@ -29,7 +29,7 @@ from regard.files import check_encodable, file_sha256, new_file, new_folder, wri
 from regard.model import (
     AnyModel,
     Encoder,
-    LanguageModel,
+    CausalLM,
     VisionTransformer,
     build_empty,
     build_meta,
@@ -94,8 +94,8 @@ class LoadedModel:
                 raise UserError("A vision transformer takes logits(pixels): one tensor and nothing else.")
             logits: Tensor = self.model(ids[0].to(device))
             return logits.float()
-        if isinstance(self.model, LanguageModel | Encoder):
-            kind = "a language model" if isinstance(self.model, LanguageModel) else "an encoder"
+        if isinstance(self.model, CausalLM | Encoder):
+            kind = "a language model" if isinstance(self.model, CausalLM) else "an encoder"
             (tokens,) = self._checked_ids(ids, f"{kind} takes logits(ids)", [self.config.vocab_size])
             logits = self.model(tokens, lengths=true_lengths)
             return logits.float()

@@ -283,11 +283,11 @@ def check_ranges(model: Any, vocab_sizes: Mapping[str, int], longest: int, key: 
                 f"The tokenizer of the {side} has {size:,} ids, but the model's vocabulary has {known:,}; start from a "
                 "model that has this tokenizer."
             )
-    positions = model.embedding.embed_positions.max_length
+    positions = model.max_positions
     if positions is not None and longest > positions:
         raise UserError(
-            f"Rows have up to {longest:,} tokens ({key}), but the model has {positions:,} learned positions "
-            f"(model.position.max_length); lower {key}, or raise the number of positions."
+            f"Rows have up to {longest:,} tokens ({key}), but the model has {positions:,} positions "
+            f"({model.max_positions_key}); lower {key}, or raise the number of positions."
         )
 
 

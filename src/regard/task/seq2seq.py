@@ -17,8 +17,8 @@ from regard.data.batching.token_batches import Batch, TokenBatches
 from regard.data.store.token_store import TokenStore
 from regard.decode import BatchDecoderModel
 from regard.errors import UserError
-from regard.model import EncoderDecoder, LanguageModel
-from regard.model.autoregressive import AutoregressiveModel
+from regard.model import CausalLM, Seq2SeqLM
+from regard.model.autoregressive import GenerativeModel
 from regard.task.backend import Backend
 from regard.task.base import check_ranges, describe_batches
 from regard.train.config import TrainConfig
@@ -26,7 +26,7 @@ from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
 from regard.train.task import Forward
 
-Seq2SeqModel = EncoderDecoder | LanguageModel
+Seq2SeqModel = Seq2SeqLM | CausalLM
 
 _VALIDATION_TOKENS = 8192
 
@@ -51,7 +51,7 @@ class Seq2SeqTask:
         self.model, self.process_group = model, process_group
         if train is not None:
             self.batches = self._training_batches(train, groups)
-            if isinstance(model, AutoregressiveModel):  # a benchmark may train another implementation
+            if isinstance(model, GenerativeModel):  # a benchmark may train another implementation
                 check_ranges(model, train.vocab_sizes, self._longest(train), "data.max_length")
 
     def _training_batches(self, train: TokenStore, groups: Sequence[ItemGroup]) -> TokenBatches:
@@ -74,7 +74,7 @@ class Seq2SeqTask:
         """The length of the longest row that is trained on."""
         lengths = np.stack([store.lengths(side) for side in store.sides])
         kept = lengths[:, (lengths <= self.max_length).all(axis=0)]
-        rows = kept.sum(axis=0) if isinstance(self.model, LanguageModel) else kept
+        rows = kept.sum(axis=0) if isinstance(self.model, CausalLM) else kept
         return int(rows.max(initial=0))
 
     def describe_data(self) -> str:
@@ -83,7 +83,7 @@ class Seq2SeqTask:
     def workload(self) -> Workload:
         config, shape = self.config, self.batches.mean_shape
         source, target = shape.lengths
-        separate, limit = not isinstance(self.model, LanguageModel), config.batch_tokens
+        separate, limit = not isinstance(self.model, CausalLM), config.batch_tokens
         return Workload(
             batch_size=shape.rows,
             source_length=source if separate else 0,
@@ -110,7 +110,7 @@ class Seq2SeqTask:
 
     def decoder_model(self, inputs: int) -> BatchDecoderModel[Any]:
         """The fastest decoder for this many inputs, with the current weights."""
-        is_ours = isinstance(self.model, AutoregressiveModel)  # a benchmark may train another implementation
+        is_ours = isinstance(self.model, GenerativeModel)  # a benchmark may train another implementation
         return Backend(self.model).decoder_model(inputs) if is_ours else self.model
 
     def _logits(self, forward: Forward, batch: Batch, passes: int = 1) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,7 +120,7 @@ class Seq2SeqTask:
         """
         start = self.model.config.special_tokens.bos
         assert start is not None
-        if isinstance(self.model, LanguageModel):
+        if isinstance(self.model, CausalLM):
             tokens, targets, lengths = prompt_and_target(batch, start)
             return forward(tokens.repeat(passes, 1), lengths=lengths.repeat(passes)), targets, lengths
         source, inputs = batch.source, _shifted(batch.target, start)

@@ -35,7 +35,7 @@ from regard.look.models.traced_model import (
 from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, TokenEvent
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
 from regard.model import EncoderDecoder, LanguageModel
-from regard.model.language_model import EMPTY_PROMPT
+from regard.model.autoregressive import EMPTY_PROMPT
 from regard.task.pipeline import Pipeline
 
 MAX_EXAMPLE_LENGTH = 256

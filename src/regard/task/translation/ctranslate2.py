@@ -18,7 +18,7 @@ from regard.decode import Constraints, DecodeConfig, Hypothesis
 from regard.errors import UserError
 from regard.interop.ctranslate2.engine import GenerationEngine, Output, TranslationEngine, max_text_length
 from regard.model import EncoderDecoder
-from regard.model.language_model import EMPTY_PROMPT
+from regard.model.autoregressive import EMPTY_PROMPT
 from regard.task.backend import BATCH_TOKENS
 from regard.task.language_modeling.pipeline import SAMPLING, GeneratedText, TextGenerator
 from regard.task.translation.pipeline import MAX_REPEATS, Translator

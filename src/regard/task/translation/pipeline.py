@@ -198,7 +198,7 @@ class Translator(Pipeline):
     def unsupported_reason(cls, loaded: LoadedModel) -> str | None:
         if not isinstance(loaded.model, Seq2SeqModel):
             return "This is not a translator: its model does not generate text."
-        if isinstance(loaded.model, LanguageModel) and loaded.origin.get("task") != "translation":
+        if isinstance(loaded.model, CausalLM) and loaded.origin.get("task") != "translation":
             return "This is not a translator: it is a language model that was not trained to translate."
         return None if loaded.tokenizer is not None else "This model has no tokenizer: it takes ids, but no text."
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.model import LanguageModel
+from regard.model import CausalLM
 
 
 class PromptTokenizer(TextTokenizer):
@@ -17,6 +17,6 @@ class PromptTokenizer(TextTokenizer):
 
 def source_tokenizer_for(model: object, tokenizer: TextTokenizer) -> TextTokenizer:
     """The tokenizer of source sentences: for a language model, one that makes prompts."""
-    if not isinstance(model, LanguageModel):
+    if not isinstance(model, CausalLM):
         return tokenizer
     return PromptTokenizer(tokenizer.tokenizer, pad=tokenizer.pad, bos=tokenizer.bos, eos=tokenizer.eos)

@@ -15,7 +15,7 @@ from regard.data.text.filters import FilterConfig
 from regard.data.tokenizers.training import TokenizerConfig
 from regard.decode import DecodeConfig
 from regard.errors import UserError
-from regard.model import EncoderDecoderConfig, LanguageModelConfig, ModelConfig
+from regard.model import CAUSAL_MODELS, SEQ2SEQ_MODELS, EncoderDecoderConfig, GenerativeConfig
 from regard.score import TranslationScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
@@ -91,10 +91,10 @@ class TranslationRecipe(Recipe):
     held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
-    model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder", "language-model")
+    model_kinds: ClassVar[tuple[str, ...]] = (*SEQ2SEQ_MODELS, *CAUSAL_MODELS)
 
     @property
-    def expected_model_config(self) -> ModelConfig:
+    def expected_model_config(self) -> GenerativeConfig:
         new = self.tokenizer.new_tokens
         if (size := self.initial_vocab_size()) is not None:
             source = self.initial_vocab_size("source_vocab_size")
@@ -111,7 +111,7 @@ class TranslationRecipe(Recipe):
             raise ConfigError("tokenizer.new_tokens", problem)
         return self
 
-    def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> ModelConfig:
+    def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> GenerativeConfig:
         """The model's config for a vocabulary. Errors name the key in the recipe."""
         if self._is_encoder_decoder:
             return self.make_encoder_decoder_config(vocab_size, source_vocab_size)

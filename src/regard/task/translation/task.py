@@ -11,7 +11,7 @@ from regard.data.text.pairs import Pair
 from regard.data.tokenizers.extension import replaced_tokens
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import DecodeConfig
-from regard.model import LanguageModel
+from regard.model import CausalLM
 from regard.progress import phase
 from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
@@ -96,7 +96,7 @@ def _data_and_model(recipe: TranslationRecipe, folder: Path, log: LogFn) -> tupl
     config, pretrained = recipe.initial_model_config, Translator.load(recipe.init_from)
     target = pretrained.target_tokenizer
     # The source tokenizer of a language model makes prompts; its training pairs are tokenized as plain text.
-    source = target if isinstance(pretrained.seq2seq_model, LanguageModel) else pretrained.source_tokenizer
+    source = target if isinstance(pretrained.seq2seq_model, CausalLM) else pretrained.source_tokenizer
     log(f"Starting from the weights and tokenizers of {recipe.init_from}.")
     model = start_from(pretrained.seq2seq_model, config, recipe.init_from, log)
     prepared = prepare_pairs(recipe, folder, log, (source, target))

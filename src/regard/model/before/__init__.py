@@ -1,0 +1,30 @@
+"""The models that came before the Transformer. Each is one file; a new one is a file and a line in `MODELS`."""
+
+from regard.model.before.base import (
+    CausalLMConfig,
+    CausalSequenceModel,
+    Seq2SeqConfig,
+    SequenceConfig,
+    SequenceToSequence,
+)
+from regard.model.before.recurrent_lm import RecurrentLMConfig
+from regard.model.before.state import RecurrentState
+
+CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
+    "recurrent-lm": RecurrentLMConfig,
+}
+"""Models of one sequence, by the `kind` of their config."""
+
+SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {}
+"""Models of a target given a source, by the `kind` of their config."""
+
+__all__ = [
+    "CAUSAL_MODELS",
+    "SEQ2SEQ_MODELS",
+    "CausalLMConfig",
+    "CausalSequenceModel",
+    "RecurrentState",
+    "Seq2SeqConfig",
+    "SequenceConfig",
+    "SequenceToSequence",
+]
