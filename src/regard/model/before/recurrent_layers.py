@@ -4,18 +4,28 @@ Weights have the names, shapes and gate order of `torch.nn.LSTM` and `torch.nn.G
 They are plain parameters that are passed to `torch.lstm` and `torch.gru` in every call, because the modules keep a list
 of their weights that a cast copy of the model would not replace. PyTorch's GRU applies the reset gate after the
 recurrent product; Cho et al. (2014) apply it before.
+
+**Padding.** Rows of several lengths are usually packed, for which the host must know the lengths: on a GPU it waits for
+them, and the pass cannot be captured as a CUDA graph. Here padding is computed and ignored instead. It follows a row's
+last token in both directions, because a reversed row is reversed up to its length, so it only concerns the last state.
+The last h is the output of the last token. For the last c, inputs have a feature that says "padding" and sets an
+LSTM's forget gate to exactly 1 and its input gate to exactly 0: c stays as it is.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 Cell = Literal["lstm", "gru"]
 State = tuple[Tensor, ...]
 """The state of one layer: h of a GRU, h and c of an LSTM.  # (batch, width) each"""
 _GATES = {"lstm": 4, "gru": 3}
+_PADDING_FEATURES = 8
+"""One feature would do; with eight, rows stay aligned to 16 bytes in bfloat16."""
+_SATURATED = 1e4 / _PADDING_FEATURES
+"""The sigmoid of ±1e4 is exactly 1 or 0, whatever a token adds to it."""
 
 
 class RecurrentLayer(nn.Module):
@@ -49,7 +59,7 @@ class RecurrentLayer(nn.Module):
         """The output of every token, and the state after the last token of each row.
 
         x: # (batch, tokens, inputs); lengths: # (batch,), None if no row is padded; gives (batch, tokens, width).
-        Outputs of padding are zeros if lengths are given.
+        Outputs of padding are zeros.
         """
         state = self.zero_state(x.shape[0]) if state is None else state
         if x.device.type == "meta":  # counts FLOPs, which PyTorch does not count in its fused kernels
@@ -57,42 +67,61 @@ class RecurrentLayer(nn.Module):
         if self.reverse:
             x = reverse_rows(x, lengths)
         if lengths is None:
-            output, state = self._run(x, None, state)
+            output, state = self._run(x, self.weight_ih_l0, state)
         else:
-            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            order, inverse = packed.sorted_indices, packed.unsorted_indices
-            data, state = self._run(packed.data, packed.batch_sizes, tuple(each[order] for each in state))
-            state = tuple(each[inverse] for each in state)
-            padded = PackedSequence(data, packed.batch_sizes, order, inverse)
-            output, _ = pad_packed_sequence(padded, batch_first=True, total_length=x.shape[1])
+            output, state = self._run_padded(x, state, lengths)
         return (reverse_rows(output, lengths) if self.reverse else output), state
 
-    def _run(self, x: Tensor, batch_sizes: Tensor | None, state: State) -> tuple[Tensor, State]:
-        """x: # (batch, tokens, inputs), or packed (all tokens, inputs) with batch sizes"""
-        weights = [self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0]
-        first = [each[None].contiguous() for each in state]
-        hidden = first if self.cell == "lstm" else first[0]
-        function = torch.lstm if self.cell == "lstm" else torch.gru
-        if batch_sizes is None:
-            output, *last = function(x, hidden, weights, True, 1, 0.0, self.training, False, True)  # type: ignore[call-overload]
-        else:
-            output, *last = function(x, batch_sizes, hidden, weights, True, 1, 0.0, self.training, False)  # type: ignore[call-overload]
-        return output, tuple(each[0] for each in last)
+    def project(self, x: Tensor) -> Tensor:
+        """What inputs add to the gates, for `step`.  x: # (…, inputs); gives (…, gates · width)"""
+        return nn.functional.linear(x, self.weight_ih_l0, self.step_bias)
+
+    @property
+    def step_bias(self) -> Tensor:
+        """The biases that `step` leaves to its caller: an LSTM's are both added to the same sums."""
+        return self.bias_ih_l0 + self.bias_hh_l0 if self.cell == "lstm" else self.bias_ih_l0
 
     def step(self, projected: Tensor, state: State) -> State:
-        """One token whose input projection (with its bias) has been computed.  projected: # (batch, gates · width)"""
-        recurrent = nn.functional.linear(state[0], self.weight_hh_l0, self.bias_hh_l0)
+        """One token, given what `project` made of it.  projected: # (batch, gates · width)"""
+        h, width = state[0], self.width
         if self.cell == "lstm":
-            i, f, g, o = (projected + recurrent).chunk(4, dim=-1)
-            c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-            return o.sigmoid() * c.tanh(), c
-        (r, z, n), (r_hidden, z_hidden, n_hidden) = projected.chunk(3, dim=-1), recurrent.chunk(3, dim=-1)
-        reset, update = (r + r_hidden).sigmoid(), (z + z_hidden).sigmoid()
-        candidate = (n + reset * n_hidden).tanh()
-        return (candidate + update * (state[0] - candidate),)
+            gates = torch.addmm(projected, h, self.weight_hh_l0.t())  # i, f, g, o
+            i, f = gates[:, : 2 * width].sigmoid().chunk(2, dim=-1)
+            g, o = gates[:, 2 * width : 3 * width].tanh(), gates[:, 3 * width :].sigmoid()
+            c = torch.addcmul(f * state[1], i, g)
+            return o * c.tanh(), c
+        recurrent = nn.functional.linear(h, self.weight_hh_l0, self.bias_hh_l0)  # r, z, n
+        both = (projected[:, : 2 * width] + recurrent[:, : 2 * width]).sigmoid()
+        reset, update = both.chunk(2, dim=-1)
+        candidate = torch.addcmul(projected[:, 2 * width :], reset, recurrent[:, 2 * width :]).tanh()
+        return (torch.lerp(candidate, h, update),)
+
+    def _run(self, x: Tensor, weight_ih: Tensor, state: State) -> tuple[Tensor, State]:
+        """x: # (batch, tokens, inputs)"""
+        weights = [weight_ih, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0]
+        first = [each[None].contiguous() for each in state]
+        # cuDNN can only differentiate what it computed in training mode.
+        train = self.training or torch.is_grad_enabled()
+        if self.cell == "lstm":
+            output, h, c = torch.lstm(x, first, weights, True, 1, 0.0, train, False, True)
+            return output, (h[0], c[0])
+        output, h = torch.gru(x, first[0], weights, True, 1, 0.0, train, False, True)
+        return output, (h[0],)
+
+    def _run_padded(self, x: Tensor, state: State, lengths: Tensor) -> tuple[Tensor, State]:
+        padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (batch, tokens)
+        weight: Tensor = self.weight_ih_l0
+        if self.cell == "lstm":
+            flag = padding.to(x.dtype)[..., None].expand(-1, -1, _PADDING_FEATURES)
+            gate = weight.new_tensor([-_SATURATED, _SATURATED, 0, 0]).repeat_interleave(self.width)
+            x = torch.cat((x, flag), dim=-1)
+            weight = torch.cat((weight, gate[:, None].expand(-1, _PADDING_FEATURES)), dim=1)
+        output, (_, *rest) = self._run(x, weight, state)
+        last = (lengths.to(x.device) - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width)
+        return output.masked_fill(padding[..., None], 0), (output.gather(1, last)[:, 0], *rest)
 
     def _unrolled(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        projected = nn.functional.linear(x, self.weight_ih_l0, self.bias_ih_l0)
+        projected = self.project(x)
         outputs = []
         for each in projected.unbind(1):
             state = self.step(each, state)
@@ -123,3 +152,16 @@ def reverse_rows(x: Tensor, lengths: Tensor | None) -> Tensor:
     position = torch.arange(x.shape[1], device=x.device)
     index = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)  # (batch, tokens)
     return x.gather(1, index.view(*index.shape, *[1] * (x.dim() - 2)).expand_as(x))
+
+
+def pack_states(states: Sequence[State]) -> dict[str, Tensor]:
+    """The states of all layers by name, as a `RecurrentState` keeps them."""
+    return {f"{number}.{part}": tensor for number, state in enumerate(states) for part, tensor in enumerate(state)}
+
+
+def unpack_states(rows: dict[str, Tensor]) -> list[State]:
+    """The reverse of `pack_states`."""
+    states: dict[str, list[Tensor]] = {}
+    for name, tensor in rows.items():
+        states.setdefault(name.partition(".")[0], []).append(tensor)
+    return [tuple(parts) for parts in states.values()]
