@@ -19,6 +19,7 @@ from benchmarks.common import log, write_results
 
 from regard.data.text.corpus import CorpusConfig
 from regard.fused.cpu_decoder import CpuDecoder, Precision
+from regard.model.autoregressive import AutoregressiveModel
 from regard.score import score_translations
 from regard.task.translation.evaluate import TextTestSet, recipe_test_sets
 from regard.task.translation.pipeline import LineTranslator, Translator
@@ -35,6 +36,7 @@ def read_test_set(dataset_path: str) -> TextTestSet:
 
 def translate(translator: Translator, precision: Precision, sources: list[str]) -> tuple[list[str], float]:
     """The best translations, and the seconds that they took."""
+    assert isinstance(translator.seq2seq_model, AutoregressiveModel)
     decoder = CpuDecoder(translator.seq2seq_model, precision)
     source, target = translator.source_tokenizer, translator.target_tokenizer
     LineTranslator(decoder, source, target).translate(sources[:20], translator.decode)  # compile the kernels

@@ -26,8 +26,10 @@ Model = EncoderDecoder | LanguageModel
 ModelConfig = EncoderDecoderConfig | LanguageModelConfig
 GenerativeConfig = ModelConfig | SequenceConfig
 
-AnyModel = Model | Encoder | VisionTransformer | SequenceToSequence | CausalSequenceModel
+AnyModel = Seq2SeqLM | CausalLM | Encoder | VisionTransformer
 AnyModelConfig = GenerativeConfig | EncoderConfig | VisionTransformerConfig
+
+TransformerConfig = ModelConfig | EncoderConfig | VisionTransformerConfig
 
 SEQ2SEQ_MODELS: dict[str, type[GenerativeConfig]] = {"encoder-decoder": EncoderDecoderConfig, **SEQ2SEQ_BEFORE}
 """Architectures that generate a target from a source, by the `kind` of their config."""
@@ -41,7 +43,12 @@ TRANSFORMERS: dict[str, type[AnyModelConfig]] = {
     "vision": VisionTransformerConfig,
 }
 """Transformers, by the `kind` of their config."""
-AUTOREGRESSIVE_MODELS: dict[str, type[GenerativeConfig]] = {**SEQ2SEQ_MODELS, **CAUSAL_MODELS}
+AUTOREGRESSIVE_MODELS: dict[str, type[GenerativeConfig]] = {
+    "encoder-decoder": EncoderDecoderConfig,
+    "language-model": LanguageModelConfig,
+    **SEQ2SEQ_BEFORE,
+    **CAUSAL_BEFORE,
+}
 """Architectures that generate token by token, by the `kind` of their config."""
 MODELS: dict[str, type[AnyModelConfig]] = {**TRANSFORMERS, **AUTOREGRESSIVE_MODELS}
 """Every architecture, by the `kind` of its config. A new one is added here and is tested with the rest."""
@@ -70,6 +77,8 @@ def read_any_config(values: object, where: str = "") -> AnyModelConfig:
 
 @overload
 def build_empty(config: ModelConfig) -> Model: ...
+@overload
+def build_empty(config: GenerativeConfig) -> Seq2SeqLM | CausalLM: ...
 @overload
 def build_empty(config: AnyModelConfig) -> AnyModel: ...
 def build_empty(config: AnyModelConfig) -> AnyModel:
@@ -139,6 +148,7 @@ __all__ = [
     "SpecialTokensConfig",
     "StackConfig",
     "TokenClassificationHeadConfig",
+    "TransformerConfig",
     "VisionTransformer",
     "VisionTransformerConfig",
     "build_empty",

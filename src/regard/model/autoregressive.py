@@ -29,7 +29,7 @@ from regard.model.stack import Stack, StackConfig, check_stack
 EMPTY_PROMPT = "An empty prompt needs a BOS token, and this model has none; give it some text."
 
 
-class GenerativeModel:
+class GenerativeModel(nn.Module):
     """What both kinds have in common."""
 
     max_positions_key = "model.position.max_length"
@@ -41,9 +41,13 @@ class GenerativeModel:
         @property
         def device(self) -> torch.device: ...
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Tensor: ...
-
-        def step(self, tokens: Tensor, state: Any, counts: Tensor | None = None) -> tuple[Tensor, Any]: ...
+        def step(
+            self,
+            tokens: Tensor,
+            state: Any,
+            counts: Tensor | None = None,
+            attention_hook: AttentionHook | None = None,
+        ) -> tuple[Tensor, Any]: ...
 
         def kv_bytes_per_token(self) -> int: ...
 
@@ -180,7 +184,7 @@ class AutoregressiveConfig(Config):
         return self
 
 
-class AutoregressiveModel(nn.Module):
+class AutoregressiveModel(GenerativeModel):
     """Token embedding, causal stack, logits. `cross_kv` as in `Stack`."""
 
     def __init__(self, config: AutoregressiveConfig, cross_kv: str | None) -> None:

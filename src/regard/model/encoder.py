@@ -127,6 +127,11 @@ class Encoder(nn.Module):
     def device(self) -> torch.device:
         return self.embed_tokens.weight.device
 
+    @property
+    def max_positions(self) -> int | None:
+        """The most tokens that a text may have; None without a limit."""
+        return self.embedding.embed_positions.max_length
+
     def forward(
         self,
         tokens: Tensor,

@@ -6,7 +6,7 @@ gate (Shazeer 2020); with SiLU that is SwiGLU.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as functional
 from pydantic import Field
@@ -59,6 +59,18 @@ class FeedForwardConfig(Config):
     def build(self, width: int) -> nn.Module:
         kind = GatedFeedForward if is_gated(self.activation) else FeedForward
         return kind(self, width)
+
+
+class NoFeedForwardConfig(Config):
+    """No feed-forward network: layers of attention alone, which shows what the feed-forward is good for."""
+
+    kind: Literal["none"] = "none"
+
+    # What the estimates of cost and memory read of any feed-forward.
+    hidden: ClassVar[int] = 0
+    activation: ClassVar[Activation] = "relu"
+    bias: ClassVar[bool] = False
+    dropout: ClassVar[float] = 0.0
 
 
 class FeedForward(nn.Module):

@@ -22,7 +22,7 @@ from regard.attention.multi_head import Attention, CrossAttentionBase, MultiHead
 from regard.attention.positions.config import PositionConfig
 from regard.config import Config, ConfigError
 from regard.model.activation_checkpointing import checkpointed, has_dropout
-from regard.model.feed_forward import FeedForward, FeedForwardConfig
+from regard.model.feed_forward import FeedForward, FeedForwardConfig, NoFeedForwardConfig
 from regard.model.mixture_of_experts import Experts, GroupedLinear, MixtureOfExpertsConfig
 
 
@@ -134,7 +134,9 @@ AnyAttention = Annotated[
 """Every kind of attention; `kind` selects the class."""
 
 AnyFeedForward = Annotated[
-    Annotated[FeedForwardConfig, Tag("dense")] | Annotated[MixtureOfExpertsConfig, Tag("moe")],
+    Annotated[FeedForwardConfig, Tag("dense")]
+    | Annotated[MixtureOfExpertsConfig, Tag("moe")]
+    | Annotated[NoFeedForwardConfig, Tag("none")],
     Discriminator(_kind("dense")),
 ]
 """Every kind of feed-forward; `kind` selects the class."""
@@ -211,7 +213,8 @@ class Stack(nn.Module):
             functions: dict[str, nn.Module] = {"self_attn": attention.self_attention(width, pattern, rotary)}
             if cross_kv is not None:
                 functions["cross_attn"] = attention.cross_attention(width, shared_kv=cross_kv == "shared")
-            functions["feed_forward"] = feed_forward.build(width)
+            if not isinstance(feed_forward, NoFeedForwardConfig):
+                functions["feed_forward"] = feed_forward.build(width)
             return block_kind(config.norm_position, config.residual)(functions, config.norm, width, config.dropout)
 
         self.layers = nn.ModuleList(map(layer, config.feed_forwards))

@@ -28,8 +28,8 @@ from regard.errors import UserError, how_to_upgrade
 from regard.files import check_encodable, file_sha256, new_file, new_folder, write_text
 from regard.model import (
     AnyModel,
-    Encoder,
     CausalLM,
+    Encoder,
     VisionTransformer,
     build_empty,
     build_meta,

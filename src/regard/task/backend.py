@@ -15,7 +15,7 @@ from regard.errors import UserError
 from regard.fused import cpu_decoder, cuda_decoder
 from regard.fused.support import cpu_decoder_unsupported_reason, cuda_decoder_unsupported_reason
 from regard.kernels.cpu.threads import watch_cores
-from regard.model.autoregressive import AutoregressiveModel
+from regard.model.autoregressive import AutoregressiveModel, GenerativeModel
 from regard.run import LoadedModel
 
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -27,7 +27,7 @@ CPU_THRESHOLDS = 16, 1000
 CUDA_THRESHOLDS = 1, 16
 """The same on CUDA, where the steps of the plain model wait for kernel launches."""
 _MIN_INPUTS_FOR_THREADS = 8
-AnyAutoregressive = TypeVar("AnyAutoregressive", bound=AutoregressiveModel)
+AnyAutoregressive = TypeVar("AnyAutoregressive", bound=GenerativeModel)
 
 
 class Backend(Generic[AnyAutoregressive]):
@@ -99,6 +99,7 @@ class Backend(Generic[AnyAutoregressive]):
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         if not fused:
             return self.model if dtype == torch.float32 else copy.deepcopy(self.model).to(dtype)  # type: ignore[return-value]
+        assert isinstance(self.model, AutoregressiveModel)  # other models have no fused form
         if self.on_cuda:
             return cuda_decoder.CudaDecoder(self.model, dtype)
         return cpu_decoder.CpuDecoder(self.model, "int8" if self.precision == "int8" else "float32")

@@ -5,6 +5,7 @@ to all tasks; each task's own recipe (`task/<task>/recipe.py`) adds its data, it
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -259,6 +260,15 @@ class Recipe(Config):
         tokenizer = getattr(self, "tokenizer", None) if "tokenizer" in self.model_fields_set else None
         given_tokenizer = {} if tokenizer is None else tokenizer.model_dump(mode="json", exclude_unset=True)
         return check_fits(self.init_from, first, given, given_tokenizer)
+
+    def read_model_kind(self, kinds: Mapping[str, type[AnyConfig]], default: str, **from_data: Any) -> AnyConfig:
+        """The same for one of several architectures, which `kind` in [model] selects."""
+        kind = self.model_settings.get("kind", default)
+        if kind not in kinds:
+            near = get_close_matches(str(kind), kinds, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(kinds)}."
+            raise ConfigError("model.kind", f"found {kind!r}; {hint}")
+        return self.read_model_config(kinds[kind], **from_data)
 
     def read_model_config(self, config: type[AnyConfig], **from_data: Any) -> AnyConfig:
         """The model's config: `model_settings` and what follows from the data. Errors name the key in the recipe."""

@@ -19,8 +19,8 @@ from regard.errors import UserError
 from regard.model import (
     AnyModel,
     AnyModelConfig,
-    EncoderDecoder,
-    LanguageModel,
+    CausalLM,
+    Seq2SeqLM,
     build_empty,
     read_any_config,
     read_config,
@@ -128,10 +128,10 @@ def start_from(pretrained: Model, config: AnyModelConfig, name: str, log: LogFn)
 
 
 def extend_vocabulary(
-    model: EncoderDecoder | LanguageModel,
+    model: Seq2SeqLM | CausalLM,
     replaced: Sequence[Sequence[int]],
     replaced_source: Sequence[Sequence[int]] | None = None,
-) -> EncoderDecoder | LanguageModel:
+) -> Seq2SeqLM | CausalLM:
     """The model with more tokens, each of which starts from the mean of the old tokens that it replaces.
 
     That holds for its embedding, for its row of an output projection of its own, and for its bias; all other weights
@@ -143,11 +143,11 @@ def extend_vocabulary(
         config["source_vocab_size"] += len(replaced_source)
     for name, module in model.named_modules():
         if isinstance(module, TokenEmbedding):
-            is_source = isinstance(model, EncoderDecoder) and module is model.source_embed_tokens
+            is_source = module is getattr(model, "source_embed_tokens", None)
             rows = replaced_source if is_source and replaced_source is not None else replaced
             state[f"{name}.weight"] = _with_means(module.weight.detach(), rows)
-    if model.lm_head_bias is not None:
-        state["lm_head_bias"] = _with_means(model.lm_head_bias.detach(), replaced)
+    if "lm_head_bias" in state:
+        state["lm_head_bias"] = _with_means(state["lm_head_bias"], replaced)
     extended = build_empty(read_config(config))
     extended.load_state_dict(state, assign=True)
     return extended

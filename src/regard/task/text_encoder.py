@@ -11,7 +11,8 @@ from torch import Tensor
 from regard.config import ConfigError
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer
 from regard.errors import UserError
-from regard.model import Encoder, EncoderConfig, EncoderSpecialTokensConfig, LanguageModel
+from regard.model import CausalLM, Encoder, EncoderConfig, EncoderSpecialTokensConfig
+from regard.model.autoregressive import check_length
 from regard.model.embedding import check_ids
 from regard.run import LoadedModel, load_model
 from regard.train.task import LogFn
@@ -111,7 +112,7 @@ def init_from_encoder(pretrained: Encoder, config: EncoderConfig, name: str, log
 
 
 def length_batches(
-    rows: Sequence[Sequence[int]], model: Encoder | LanguageModel, progress: Callable[[int], None] | None = None
+    rows: Sequence[Sequence[int]], model: Encoder | CausalLM, progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Batches of rows of similar length for a model: the indices of the rows, the padded rows, and their lengths.
 
@@ -131,7 +132,7 @@ def length_batches(
             last += 1
         numbers = order[first:last]
         longest = max(1, len(rows[numbers[-1]]))
-        model.embedding.embed_positions.check_length(longest)
+        check_length(longest, model.max_positions)
         padded = torch.tensor([[*rows[number], *[0] * (longest - len(rows[number]))] for number in numbers])
         lengths = torch.tensor([len(rows[number]) for number in numbers])
         yield numbers, check_ids(padded, model.config.vocab_size).to(device), lengths.to(device)

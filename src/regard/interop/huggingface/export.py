@@ -60,16 +60,17 @@ from regard.interop.huggingface.mapping import stack_configs
 from regard.interop.huggingface.sentence_transformers import write_sentence
 from regard.interop.huggingface.weights import HEADS, Weights, write_json
 from regard.model import (
-    AnyModelConfig,
     EncoderConfig,
     EncoderDecoderConfig,
-    FeedForwardConfig,
     LanguageModelConfig,
     MixtureOfExpertsConfig,
+    SequenceConfig,
+    TransformerConfig,
     VisionTransformerConfig,
     build_empty,
     read_any_config,
 )
+from regard.model.stack import AnyFeedForward
 from regard.run import LoadedModel, find_model, load_model
 from regard.run.tensors import write_tensors
 
@@ -86,6 +87,11 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     check_new_folder(out)
     loaded = load_model(folder)
     origin = loaded.origin
+    if isinstance(loaded.config, SequenceConfig):
+        raise UserError(
+            f"{source} is a model of kind {loaded.config.kind!r}, which transformers does not have; only Transformers "
+            "can be exported."
+        )
     architecture = _architecture(loaded.config, origin)
     _check_layer_kinds(architecture, loaded.config)
     config, tensors = _prepare(architecture, loaded)
@@ -113,7 +119,7 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     return f"exported as {architecture.class_name} {describe(loaded.model, loaded.tokenizer is not None)}."
 
 
-def _other_files(config: AnyModelConfig, hf_config: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+def _other_files(config: TransformerConfig, hf_config: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
     """What goes into the files beside config.json, for a model that was not imported."""
     if isinstance(config, VisionTransformerConfig):
         return {
@@ -125,7 +131,7 @@ def _other_files(config: AnyModelConfig, hf_config: Mapping[str, Any], origin: M
 # The architecture
 
 
-def _architecture(config: AnyModelConfig, origin: Mapping[str, Any]) -> Architecture:
+def _architecture(config: TransformerConfig, origin: Mapping[str, Any]) -> Architecture:
     """The architecture a model was imported from, or the one that is nearest to it."""
     for architecture in (*ARCHITECTURES, PEGASUS):
         if _imported(origin, architecture):
@@ -150,7 +156,7 @@ def _architecture(config: AnyModelConfig, origin: Mapping[str, Any]) -> Architec
     return BART if isinstance(config.position, LearnedConfig) else MARIAN
 
 
-def _is_like_v2(config: FeedForwardConfig) -> bool:
+def _is_like_v2(config: AnyFeedForward) -> bool:
     """V2's router is a softmax; and without experts, only V2 may have biases."""
     return config.router == "softmax" if isinstance(config, MixtureOfExpertsConfig) else config.bias
 
@@ -160,7 +166,7 @@ def _imported(origin: Mapping[str, Any], architecture: Architecture) -> bool:
     return from_hf and origin.get("architecture") == architecture.class_name
 
 
-def _check_layer_kinds(architecture: Architecture, config: AnyModelConfig) -> None:
+def _check_layer_kinds(architecture: Architecture, config: TransformerConfig) -> None:
     """Refuse kinds of layers that an architecture lacks: only DeepSeek has latent attention and experts."""
     deep = architecture in (DEEPSEEK_V2, DEEPSEEK_V3)
     for name, stack in stack_configs(config).items():
@@ -175,7 +181,7 @@ def _check_layer_kinds(architecture: Architecture, config: AnyModelConfig) -> No
 
 def _check_round_trip(
     architecture: Architecture,
-    config: AnyModelConfig,
+    config: TransformerConfig,
     hf_config: dict[str, Any],
     hf_tensors: dict[str, Tensor],
     source: Path,
@@ -196,7 +202,7 @@ def _check_round_trip(
         raise no_counterpart(key, ours.get(key), architecture.name, f"; there it is always {imported.get(key)!r}")
 
 
-def _with_sizes(config: AnyModelConfig) -> dict[str, Any]:
+def _with_sizes(config: TransformerConfig) -> dict[str, Any]:
     """The settings that decide what a model computes, with default sizes filled in."""
     values = config.plain()
     for name, stack in stack_configs(config).items():
@@ -225,7 +231,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Weights
 
 
-def _prepare(architecture: Architecture, loaded: LoadedModel) -> tuple[AnyModelConfig, dict[str, Tensor]]:
+def _prepare(architecture: Architecture, loaded: LoadedModel) -> tuple[TransformerConfig, dict[str, Tensor]]:
     """The same model with every bias and at least one token type (new ones are zero), and with sinusoids in halves.
 
     For V3 experts balanced by a loss get an expert bias, which is zero too.
@@ -269,7 +275,7 @@ def _set_expert_bias(table: dict[str, Any]) -> None:
 
 
 def _to_hf(
-    architecture: Architecture, config: AnyModelConfig, hf_config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    architecture: Architecture, config: TransformerConfig, hf_config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Hugging Face tensors from ours."""
     hf_tensors: dict[str, Tensor] = {}
@@ -296,7 +302,7 @@ def _to_hf(
     return hf_tensors
 
 
-def _drop_zero_qkv_biases(config: AnyModelConfig, hf_config: dict[str, Any], hf_tensors: dict[str, Tensor]) -> None:
+def _drop_zero_qkv_biases(config: TransformerConfig, hf_config: dict[str, Any], hf_tensors: dict[str, Tensor]) -> None:
     """Remove the query, key and value biases of a ViT that came without, unless they are no longer zero."""
     if hf_config.get("qkv_bias") is False:
         names = qkv_biases(stack_configs(config)["encoder"].layers)
@@ -306,7 +312,7 @@ def _drop_zero_qkv_biases(config: AnyModelConfig, hf_config: dict[str, Any], hf_
 
 
 def _prefixed(
-    architecture: Architecture, config: AnyModelConfig, hf_tensors: Mapping[str, Tensor]
+    architecture: Architecture, config: TransformerConfig, hf_tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Tensors under their names in a file, with those that a file has and our model lacks."""
     tensors = dict(hf_tensors)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.interop.huggingface.weights import Weights
-from regard.model import AnyModelConfig, EncoderDecoderConfig, LanguageModelConfig, StackConfig
+from regard.model import AnyModelConfig, EncoderDecoderConfig, LanguageModelConfig, SequenceConfig, StackConfig
 
 
 class Transform:
@@ -148,7 +148,7 @@ def stack_configs(config: AnyModelConfig) -> dict[str, StackConfig]:
     stacks = {}
     if isinstance(config, EncoderDecoderConfig | LanguageModelConfig):
         stacks["decoder"] = config.decoder
-    if not isinstance(config, LanguageModelConfig):
+    if not isinstance(config, LanguageModelConfig | SequenceConfig):
         stacks["encoder"] = config.encoder
     return stacks
 

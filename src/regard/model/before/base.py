@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.attention.context import AttentionHook
 from regard.config import Config, ConfigError
 from regard.errors import UserError
-from regard.model.autoregressive import CausalLM, Seq2SeqLM, check_length
+from regard.model.autoregressive import CausalLM, GenerativeModel, Seq2SeqLM, check_length
 from regard.model.before.state import RecurrentState
 from regard.model.embedding import SpecialTokensConfig, TokenEmbedding
 
@@ -60,7 +60,7 @@ class CausalLMConfig(SequenceConfig):
     """The config of a model of one sequence."""
 
 
-class _StepModel(nn.Module):
+class _StepModel(GenerativeModel):
     """Decoding steps from `decode`."""
 
     @property
@@ -176,7 +176,8 @@ class CausalSequenceModel(_StepModel, CausalLM):
         """The logits for the token after each token.  tokens: # (batch, tokens); gives (batch, tokens, vocabulary)"""
         if documents is not None:
             raise UserError(
-                f'A model of kind {self.config.kind!r} cannot tell packed documents apart; set data.packing to "windows".'
+                f"A model of kind {self.config.kind!r} cannot tell packed documents apart; set data.packing to "
+                '"contiguous".'
             )
         check_length(tokens.shape[1], self.max_positions)
         return self.decode(tokens, self.initial_state(tokens.shape[0]), attention_hook)

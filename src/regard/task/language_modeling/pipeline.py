@@ -7,12 +7,11 @@ from typing import Any, Literal, Self, overload
 
 import torch
 
-from regard.attention.positions.config import LearnedConfig
 from regard.data.tokenizers.streaming import TextStreamer
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import Constraints, DecodeConfig, Engine, Hypothesis, Request, score_all, search_all
 from regard.errors import UserError
-from regard.model import LanguageModel
+from regard.model import CausalLM
 from regard.run import LoadedModel
 from regard.task.backend import Backend, batch_tokens_for
 from regard.task.constraints import make_constraints
@@ -54,7 +53,7 @@ class TextGenerator(Pipeline):
 
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__(loaded)
-        assert isinstance(loaded.model, LanguageModel)
+        assert isinstance(loaded.model, CausalLM)
         assert loaded.tokenizer is not None
         self.language_model = loaded.model
         self.backend = Backend(loaded.model)
@@ -63,7 +62,7 @@ class TextGenerator(Pipeline):
 
     @classmethod
     def unsupported_reason(cls, loaded: LoadedModel) -> str | None:
-        if not isinstance(loaded.model, LanguageModel):
+        if not isinstance(loaded.model, CausalLM):
             return "This is not a language model."
         return None if loaded.tokenizer is not None else "This model has no tokenizer: it takes ids, but no text."
 
@@ -276,8 +275,7 @@ class TextGenerator(Pipeline):
     @property
     def max_positions(self) -> int | None:
         """How many tokens the model can take, prompt and continuation together; None if there is no limit."""
-        position = self.language_model.config.position
-        return position.max_length if isinstance(position, LearnedConfig) else None
+        return self.language_model.max_positions
 
     def training_context_length(self) -> int | None:
         """The context length of its training recipe; None if that is unknown, or longer inputs are refused anyway."""

@@ -9,7 +9,7 @@ from regard.config import Config, ConfigError
 from regard.cost import Workload
 from regard.data.text.documents import TextConfig
 from regard.data.tokenizers.training import TokenizerConfig
-from regard.model import LanguageModelConfig
+from regard.model import CAUSAL_MODELS, GenerativeConfig
 from regard.run import LoadedModel
 from regard.score import PerplexityScore
 from regard.task.base import SPECIAL_IDS, Recipe
@@ -73,7 +73,7 @@ class LanguageModelingRecipe(Recipe):
         "monitor": "a language model is evaluated by its loss only",
     }
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "special_tokens")
-    model_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
+    model_kinds: ClassVar[tuple[str, ...]] = tuple(CAUSAL_MODELS)
 
     @model_validator(mode="after")
     def _a_row_fits_the_batch(self) -> Self:
@@ -86,10 +86,10 @@ class LanguageModelingRecipe(Recipe):
         return self.train.batch_tokens // self.data.context_length
 
     @property
-    def expected_model_config(self) -> LanguageModelConfig:
+    def expected_model_config(self) -> GenerativeConfig:
         return self.make_model_config(self.initial_vocab_size() or self.tokenizer.expected_vocab_size)
 
-    def make_model_config(self, vocab_size: int) -> LanguageModelConfig:
+    def make_model_config(self, vocab_size: int) -> GenerativeConfig:
         """The model's config for a vocabulary. Errors name the key in the recipe.
 
         A packed document begins with a start token. In windows, the end token of the document before it serves as one.
@@ -97,7 +97,7 @@ class LanguageModelingRecipe(Recipe):
         data = self.data
         absent = () if data.packing == "packed" else ("bos",) if data.append_eos else ("bos", "eos")
         special = {role: number for role, number in SPECIAL_IDS.items() if role not in absent}
-        return self.read_model_config(LanguageModelConfig, vocab_size=vocab_size, special_tokens=special)
+        return self.read_model_kind(CAUSAL_MODELS, "language-model", vocab_size=vocab_size, special_tokens=special)
 
     def expected_workload(self) -> Workload:
         config, length = self.train, self.data.context_length
@@ -137,7 +137,7 @@ def model_context_length(loaded: LoadedModel) -> int:
     """How many tokens a model that has no recipe reads at once in an evaluation: as many as it can, within reason."""
     imported = loaded.origin.get("config", {})
     known = (
-        loaded.model.embedding.embed_positions.max_length,
+        loaded.model.max_positions,
         loaded.origin.get("context_length"),
         imported.get("max_position_embeddings") if isinstance(imported, Mapping) else None,
     )

@@ -16,7 +16,7 @@ from regard.data.batching.windows import TokenStream
 from regard.data.text.documents import TextConfig, TextCounts, count_text, text_fingerprint
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.tokenizers.training import train_tokenizer
-from regard.model import LanguageModel
+from regard.model import CausalLM, SpecialTokensConfig
 from regard.progress import counted
 from regard.run import LoadedModel
 from regard.score import PerplexityScore, score_perplexity
@@ -58,7 +58,7 @@ class LanguageModelingTask:
         train: TokenStream | None,
         texts: dict[str, EvaluationText],
         fingerprints: dict[str, str],
-        model: LanguageModel,
+        model: CausalLM,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """`texts` are those to evaluate on: "valid" and the test sets, by name. Without `train`, the model can only be
@@ -86,6 +86,7 @@ class LanguageModelingTask:
         )
         torch.manual_seed(recipe.train.seed)
         model = recipe.make_model_config(tokenizer.vocab_size).build() if pretrained is None else pretrained.train()
+        assert isinstance(model, CausalLM)
         return cls(recipe, tokenizer, train, texts, fingerprints, model, process_group)
 
     @classmethod
@@ -158,7 +159,7 @@ class LanguageModelingTask:
     @property
     def _start(self) -> int | None:
         """The token that packed documents begin with: BOS or, if the model has none, the end of the text before."""
-        special = self.model.config.special_tokens
+        special: SpecialTokensConfig = self.model.config.special_tokens
         return special.eos if special.bos is None else special.bos
 
 
@@ -174,7 +175,7 @@ def _logits(forward: Forward, batch: RowBatch) -> Tensor:
 
 def _tokenizer_and_model(
     recipe: LanguageModelingRecipe, training: Texts, folder: Path, log: LogFn
-) -> tuple[TextTokenizer, LanguageModel | None]:
+) -> tuple[TextTokenizer, CausalLM | None]:
     """The tokenizer is trained once per run and saved in its folder; with `init_from` both come from that model."""
     path = folder / "tokenizer.json"
     if recipe.init_from is not None:

@@ -15,7 +15,7 @@ from regard.data.trees.linearization import EOS_ID, TreeVocabulary
 from regard.data.trees.tree import Tree, escape_brackets, unescape_brackets
 from regard.decode import BatchDecoderModel, Constraints, DecodeConfig, Request, TreeConstraint, search_all
 from regard.errors import UserError
-from regard.model import EncoderDecoder
+from regard.model import Seq2SeqLM
 from regard.run import LoadedModel
 from regard.task.backend import Backend, batch_tokens_for, recorded_search, threads_for
 from regard.task.parsing.recipe import SYMBOLS
@@ -50,7 +50,7 @@ class Parser(Pipeline):
     ) -> None:
         """`symbols` and `decode` are by default those in the run folder."""
         super().__init__(loaded)
-        assert isinstance(loaded.model, EncoderDecoder)
+        assert isinstance(loaded.model, Seq2SeqLM)
         assert loaded.tokenizer is not None
         if symbols is None:
             assert loaded.path is not None
@@ -67,7 +67,7 @@ class Parser(Pipeline):
 
     @classmethod
     def unsupported_reason(cls, loaded: LoadedModel) -> str | None:
-        if not isinstance(loaded.model, EncoderDecoder) or loaded.tokenizer is None:
+        if not isinstance(loaded.model, Seq2SeqLM) or loaded.tokenizer is None:
             return "This is not a parser: it needs an encoder–decoder and a tokenizer."
         if loaded.path is not None and not (loaded.path / SYMBOLS).is_file():
             return f"This is not a parser: it has no {SYMBOLS}."

@@ -15,7 +15,7 @@ from regard.data.trees.cleaning import clean_tree, with_root
 from regard.data.trees.tree import Tree, read_trees
 from regard.decode import DecodeConfig, LengthPenalty
 from regard.files import check_plain_file
-from regard.model import EncoderDecoderConfig
+from regard.model import SEQ2SEQ_MODELS, GenerativeConfig
 from regard.run import LoadedModel
 from regard.score import BracketScore
 from regard.task.backend import recorded_search
@@ -91,8 +91,8 @@ class ParsingRecipe(Recipe):
     data: ParsingDataConfig
     tokenizer: ParsingTokenizerConfig = ParsingTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The settings of an encoder–decoder; its vocabularies and special tokens come from the data. With `init_from`,
-    omitted settings are those of that model."""
+    """The settings of an encoder–decoder, or of another model with a source and a target; its vocabularies and special
+    tokens come from the data. With `init_from`, omitted settings are those of that model."""
     decode: DecodeConfig = DecodeConfig(beam_size=4, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
 
     usage_example: ClassVar[str] = 'Parse with it: `regard parse THIS-FOLDER "The cat ate the mouse."`'
@@ -100,7 +100,7 @@ class ParsingRecipe(Recipe):
     held_out_file: ClassVar[str] = HELD_OUT_TREES
     score_type: ClassVar[type[BracketScore]] = BracketScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
-    model_kinds: ClassVar[tuple[str, ...]] = ("encoder-decoder",)
+    model_kinds: ClassVar[tuple[str, ...]] = tuple(SEQ2SEQ_MODELS)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,14 +113,14 @@ class ParsingRecipe(Recipe):
         return {**values, "decode": defaults | given}
 
     @property
-    def expected_model_config(self) -> EncoderDecoderConfig:
+    def expected_model_config(self) -> GenerativeConfig:
         vocab_size = self.initial_vocab_size("source_vocab_size") or self.tokenizer.expected_vocab_size
         return self.make_model_config(self.initial_vocab_size() or _EXPECTED_SYMBOLS, vocab_size)
 
-    def make_model_config(self, symbols: int, vocab_size: int) -> EncoderDecoderConfig:
+    def make_model_config(self, symbols: int, vocab_size: int) -> GenerativeConfig:
         """The model's config for a number of tree symbols and of source tokens. Errors name the key in the recipe."""
         sizes = {"vocab_size": symbols, "source_vocab_size": vocab_size}
-        return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
+        return self.read_model_kind(SEQ2SEQ_MODELS, "encoder-decoder", **sizes, special_tokens=SPECIAL_IDS)
 
     def held_out_config(self, path: str) -> TreesConfig:
         return TreesConfig(path=path)

@@ -18,7 +18,7 @@ from regard.data.trees.tree import Tree
 from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.files import file_sha256, write_text
-from regard.model import EncoderDecoder
+from regard.model import Seq2SeqLM
 from regard.progress import phase
 from regard.run import LoadedModel
 from regard.score import BracketScore, score_brackets
@@ -66,7 +66,7 @@ class ParsingTask(Seq2SeqTask):
         data: tuple[TokenStore | None, Sequence[ItemGroup], TokenStore | None],
         trees: dict[str, list[Tree]],
         fingerprints: dict[str, str],
-        model: EncoderDecoder,
+        model: Seq2SeqLM,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """`data` are the tokenized training data with its weights, and the tokenized validation data; `trees` those of
@@ -96,6 +96,7 @@ class ParsingTask(Seq2SeqTask):
         torch.manual_seed(recipe.train.seed)
         sizes = len(vocabularies.symbols), vocabularies.tokenizer.vocab_size
         model = recipe.make_model_config(*sizes).build() if pretrained is None else pretrained.train()
+        assert isinstance(model, Seq2SeqLM)
         return cls(recipe, vocabularies, (train, groups, valid), trees, fingerprints, model, process_group)
 
     @classmethod
@@ -161,7 +162,7 @@ def _training_trees(recipe: ParsingRecipe, folder: Path, log: LogFn) -> tuple[li
 
 def _vocabularies_and_model(
     recipe: ParsingRecipe, trees: list[Tree], folder: Path, log: LogFn
-) -> tuple[Vocabularies, EncoderDecoder | None]:
+) -> tuple[Vocabularies, Seq2SeqLM | None]:
     """Made once per run and saved in its folder, or those of the model in `init_from`."""
     tokenizer_path, symbols_path = folder / "tokenizer.json", folder / SYMBOLS
     if recipe.init_from is not None:

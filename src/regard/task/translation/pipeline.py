@@ -27,7 +27,7 @@ from regard.decode import (
 )
 from regard.decode.shortlist import Shortlist, search_batch_shortlisted
 from regard.errors import UserError
-from regard.model import LanguageModel
+from regard.model import CausalLM
 from regard.run import LoadedModel
 from regard.score import TranslationScore, score_translations
 from regard.task.backend import Backend, batch_tokens_for, recorded_search, threads_for

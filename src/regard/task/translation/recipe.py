@@ -76,9 +76,9 @@ class TranslationRecipe(Recipe):
     data: TranslationDataConfig
     tokenizer: TranslationTokenizerConfig = TranslationTokenizerConfig()
     model: dict[str, Any] = Field(default_factory=dict)
-    """The settings of an encoder–decoder, or of a language model (kind = "language-model") whose prompt is the source
-    sentence; the vocabulary and the special tokens come from the tokenizer. With `init_from`, omitted settings are
-    those of that model."""
+    """The settings of an encoder–decoder, of another model with a source and a target, or of a language model
+    (kind = "language-model") whose prompt is the source sentence; the vocabulary and the special tokens come from the
+    tokenizer. With `init_from`, omitted settings are those of that model."""
     lowercase_capitals: bool = False
     """Translate a sentence in capitals in lower case, except for its first letter, and write its translation in
     capitals again. The languages are those of `data.augment`."""
@@ -113,32 +113,34 @@ class TranslationRecipe(Recipe):
 
     def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> GenerativeConfig:
         """The model's config for a vocabulary. Errors name the key in the recipe."""
-        if self._is_encoder_decoder:
-            return self.make_encoder_decoder_config(vocab_size, source_vocab_size)
+        if self._has_source:
+            sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
+            return self.read_model_kind(SEQ2SEQ_MODELS, "encoder-decoder", **sizes, special_tokens=SPECIAL_IDS)
         if source_vocab_size is not None:
             problem = "a language model has one vocabulary for both languages: set tokenizer.shared to true."
             raise ConfigError("model.kind", problem)
-        return self.read_model_config(LanguageModelConfig, vocab_size=vocab_size, special_tokens=SPECIAL_IDS)
+        return self.read_model_kind(CAUSAL_MODELS, "language-model", vocab_size=vocab_size, special_tokens=SPECIAL_IDS)
 
     def make_encoder_decoder_config(
         self, vocab_size: int, source_vocab_size: int | None = None
     ) -> EncoderDecoderConfig:
-        """The same for an encoder–decoder; an error if the recipe is for a language model."""
-        if not self._is_encoder_decoder:
-            raise ConfigError("model.kind", "found 'language-model'; an encoder–decoder is needed here.")
-        sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
-        return self.read_model_config(EncoderDecoderConfig, **sizes, special_tokens=SPECIAL_IDS)
+        """The same for the Transformer's encoder–decoder; an error if the recipe is for another model."""
+        config = self.make_model_config(vocab_size, source_vocab_size)
+        if not isinstance(config, EncoderDecoderConfig):
+            raise ConfigError("model.kind", f"found {config.kind!r}; an encoder–decoder is needed here.")
+        return config
 
     @property
-    def _is_encoder_decoder(self) -> bool:
-        return bool(self.model_settings.get("kind") != "language-model")
+    def _has_source(self) -> bool:
+        """Whether the model has a source and a target, or one sequence of both."""
+        return self.model_settings.get("kind", "encoder-decoder") not in CAUSAL_MODELS
 
     def expected_workload(self) -> Workload:
         config, length = self.train, min(_EXPECTED_LENGTH, self.train.batch_tokens)
         return Workload(
             batch_size=max(1, config.batch_tokens // length),
-            target_length=length if self._is_encoder_decoder else 2 * length,
-            source_length=length if self._is_encoder_decoder else 0,
+            target_length=length if self._has_source else 2 * length,
+            source_length=length if self._has_source else 0,
             steps=config.steps,
             grad_accumulation=config.grad_accumulation,
             forward_passes=config.loss.passes,

@@ -1,0 +1,50 @@
+"""Small models of every kind before the Transformer, for tests of what they have in common."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.model import AUTOREGRESSIVE_MODELS, CausalLMConfig, SequenceConfig
+from tests.model.small_models import VOCAB_SIZE, ids
+
+SPECIAL = {"pad": 0, "bos": 1, "eos": 2}
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "recurrent-lm": {
+        "LSTM": {"width": 8, "layers": 2},
+        "GRU": {"cell": "gru", "width": 6, "layers": 1, "tie_weights": False},
+    },
+    "recurrent-attention": {
+        "plain": {"width": 8, "hidden": 12},
+        "two vocabularies": {"width": 8, "hidden": 12, "source_vocab_size": 9},
+    },
+}
+"""The settings of the samples by kind and name."""
+
+
+def sample(kind: str, **settings: Any) -> SequenceConfig:
+    """A config of this kind for the small vocabulary."""
+    config = AUTOREGRESSIVE_MODELS[kind](vocab_size=VOCAB_SIZE, special_tokens=SPECIAL, **settings)  # type: ignore[arg-type]
+    assert isinstance(config, SequenceConfig)
+    return config
+
+
+SAMPLES = {kind: {name: sample(kind, **settings) for name, settings in some.items()} for kind, some in SETTINGS.items()}
+
+
+def build(config: SequenceConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
+    """The model in evaluation mode, with every parameter moved away from its initial value."""
+    torch.manual_seed(seed)
+    model = config.build().to(dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def inputs(config: SequenceConfig, rows: int = 2, tokens: int = 7) -> tuple[Tensor, ...]:
+    """Token ids, or source and target ids."""
+    if isinstance(config, CausalLMConfig):
+        return (ids(rows, tokens, seed=2),)
+    size = getattr(config, "source_vocab_size", None) or config.vocab_size
+    return ids(rows, max(tokens - 2, 4), size, seed=1), ids(rows, tokens, seed=2)
