@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from regard import UserError
 from regard.attention import Context, Full, LayerState, MultiHeadConfig, NoPositionConfig, RotaryConfig
 from regard.config import ConfigError
+from regard.fused.support import stack_unsupported_reason
 from regard.model import FeedForwardConfig, NormConfig, StackConfig
 from regard.model.stack import Block, NoResidualBlock, PostNormBlock, PreNormBlock, Stack, check_stack
 from tests.model.small_models import EXACT, WIDTH, norm_order, stack, with_dense_prefix, with_experts
@@ -354,3 +355,10 @@ def test_parameters_of_a_norm(config, names):
 def test_eps_of_zero_is_refused():
     with pytest.raises(UserError, match=r"^eps: found 0; expected greater than 0\.$"):
         NormConfig(eps=0)
+
+
+def test_no_feed_forward_leaves_layers_of_attention_alone():
+    config = StackConfig.read({"layers": 2, "attention": {"heads": 2}, "feed_forward": {"kind": "none"}})
+    model = build_stack(config, cross_kv="per_layer")
+    assert [block.names for block in model.blocks()] == [("self_attn", "cross_attn")] * 2
+    assert stack_unsupported_reason(model.float()) == "a layer has no feed-forward"

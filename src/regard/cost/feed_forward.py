@@ -11,17 +11,18 @@ other token.
 """
 
 from regard.cost.op_cost import OpCost
-from regard.model.feed_forward import FeedForwardConfig, is_gated
+from regard.model.feed_forward import is_gated
 from regard.model.mixture_of_experts import MixtureOfExpertsConfig
+from regard.model.stack import AnyFeedForward
 
 
-def feed_forward_cost(config: FeedForwardConfig, width: int, tokens: int) -> OpCost:
+def feed_forward_cost(config: AnyFeedForward, width: int, tokens: int) -> OpCost:
     if isinstance(config, MixtureOfExpertsConfig):
         return _mixture_of_experts(config, width, tokens)
     return _dense(config, width, tokens)
 
 
-def hidden_grad_width(config: FeedForwardConfig) -> int:
+def hidden_grad_width(config: AnyFeedForward) -> int:
     """Hidden features per token whose gradients exist when backward enters the feed-forward.
 
     Backward goes through the shared experts first; what they saved is free when the routed ones begin.
@@ -31,7 +32,7 @@ def hidden_grad_width(config: FeedForwardConfig) -> int:
     return config.hidden
 
 
-def _dense(config: FeedForwardConfig, width: int, tokens: int, width_factor: int = 1) -> OpCost:
+def _dense(config: AnyFeedForward, width: int, tokens: int, width_factor: int = 1) -> OpCost:
     """A dense feed-forward that is `width_factor` times as wide as `config.hidden`."""
     hidden = tokens * config.hidden * width_factor
     if is_gated(config.activation):  # gate, up projection, activated gate, their product

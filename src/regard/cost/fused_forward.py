@@ -42,7 +42,7 @@ from regard.model import (
     StackConfig,
     VisionTransformerConfig,
 )
-from regard.model.stack import AnyAttention
+from regard.model.stack import AnyAttention, AnyFeedForward
 
 MAX_LENGTH = 128
 """Tokens per side up to which attention is one fused kernel."""
@@ -214,7 +214,7 @@ def _residual(width: int, tokens: int) -> OpCost:
     return OpCost(saved=2 * tokens * width, float32_values=2 * tokens)
 
 
-def _feed_forward(config: FeedForwardConfig, width: int, tokens: int) -> OpCost:
+def _feed_forward(config: AnyFeedForward, width: int, tokens: int) -> OpCost:
     if not _is_fused_feed_forward(config):
         return feed_forward_cost(config, width, tokens)
     return OpCost(saved=tokens * config.hidden * (1 if config.activation == "relu" else 2))
@@ -247,6 +247,6 @@ def _is_fused_attention(config: AnyAttention, width: int, length: int) -> bool:
     return config.similarity == "scaled" and config.output_projection and equal_widths and length <= MAX_LENGTH
 
 
-def _is_fused_feed_forward(config: FeedForwardConfig) -> bool:
+def _is_fused_feed_forward(config: AnyFeedForward) -> bool:
     """Whether a feed-forward is fused: a dense one that is not gated."""
     return type(config) is FeedForwardConfig and config.activation in FUSED_ACTIVATIONS

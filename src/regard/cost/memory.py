@@ -23,8 +23,8 @@ from regard.cost.hardware import Hardware
 from regard.cost.op_cost import Device, Precision, bytes_per_value
 from regard.cost.setup import TrainingSetup
 from regard.cost.workload import BatchShape
-from regard.model import AnyModelConfig, FeedForwardConfig, count_parameters
-from regard.model.stack import Block
+from regard.model import AnyModelConfig, count_parameters
+from regard.model.stack import AnyFeedForward, Block
 
 LOSS_CHUNK: dict[Device, int] = {"cpu": 1 << 19, "cuda": 1 << 23}
 """Logits that a chunked loss works on at a time."""
@@ -87,7 +87,7 @@ def batch_bytes(
     return saved, max(in_loss, backward_begins, backward_ends)
 
 
-def _hidden_grads(config: FeedForwardConfig) -> int:
+def _hidden_grads(config: AnyFeedForward) -> int:
     """Values per token of the gradients that exist when backward enters a feed-forward.
 
     The fused activations free their output before their backward begins; ReLU and gated ones need as much again.

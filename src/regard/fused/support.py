@@ -111,6 +111,8 @@ def _first_reason(stack: Stack, patterns: Sequence[Pattern], *, model_width: boo
 def _block_structure_reason(block: Block) -> str | None:
     if isinstance(block, NoResidualBlock):
         return "a layer has no residual connection"
+    if all(isinstance(sublayer.function, Attention) for sublayer in block.sublayers):
+        return "a layer has no feed-forward"
     if not all(isinstance(sublayer.norm, Norm) for sublayer in block.sublayers):
         return "norms must be LayerNorm or RMSNorm"
     return None
