@@ -17,6 +17,13 @@ BASE = {
 ATTENTION = BASE | {"kind": "recurrent-attention"}
 LUONG = {"kind": "luong"}
 SAMPLES = {
+    "summary": BASE | {"kind": "recurrent"},
+    "summary, deep lstm in both directions": BASE
+    | {"kind": "recurrent", "cell": "lstm", "layers": 2, "bidirectional": True, "source_vocab_size": 9},
+    "first state, lstm, reversed": BASE
+    | {"kind": "recurrent", "cell": "lstm", "layers": 2, "summary_input": "first_state", "reverse_source": True},
+    "first state, untied": BASE
+    | {"kind": "recurrent", "width": 8, "summary_input": "first_state", "tie_weights": False, "bidirectional": True},
     "additive": ATTENTION,
     "additive, deep lstm": ATTENTION | {"cell": "lstm", "layers": 2, "encoder_hidden": 12, "source_vocab_size": 9},
     "additive, maxout, untied": ATTENTION

@@ -7,6 +7,7 @@ from regard.model.before.base import (
     SequenceConfig,
     SequenceToSequence,
 )
+from regard.model.before.recurrent import RecurrentConfig
 from regard.model.before.recurrent_attention import RecurrentAttentionModelConfig
 from regard.model.before.recurrent_lm import RecurrentLMConfig
 from regard.model.before.state import RecurrentState
@@ -17,6 +18,7 @@ CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
 """Models of one sequence, by the `kind` of their config."""
 
 SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {
+    "recurrent": RecurrentConfig,
     "recurrent-attention": RecurrentAttentionModelConfig,
 }
 """Models of a target given a source, by the `kind` of their config."""

@@ -37,18 +37,25 @@ class RecurrentLayer(nn.Module):
         gates = _GATES[cell]
         self.weight_ih_l0 = nn.Parameter(torch.empty(gates * width, inputs))
         self.weight_hh_l0 = nn.Parameter(torch.empty(gates * width, width))
-        self.bias_ih_l0 = nn.Parameter(torch.zeros(gates * width))
-        self.bias_hh_l0 = nn.Parameter(torch.zeros(gates * width))
+        self.bias_ih_l0 = nn.Parameter(torch.empty(gates * width))
+        self.bias_hh_l0 = nn.Parameter(torch.empty(gates * width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier for the inputs, an orthogonal matrix for each recurrent gate (Cho et al. 2014)."""
+        """Xavier for the inputs, an orthogonal matrix for each recurrent gate (Cho et al. 2014).
+
+        An LSTM's forget gate has a bias of 1, so that it remembers at first (Jozefowicz et al. 2015).
+        """
         gates = _GATES[self.cell]
         for weight in (*self.weight_ih_l0.data.chunk(gates),):
             nn.init.xavier_uniform_(weight)
         for weight in (*self.weight_hh_l0.data.chunk(gates),):
             if weight.device.type != "meta":
                 nn.init.orthogonal_(weight)
+        for bias in (self.bias_ih_l0, self.bias_hh_l0):
+            nn.init.zeros_(bias)
+        if self.cell == "lstm":
+            nn.init.ones_(self.bias_ih_l0.data[self.width : 2 * self.width])
 
     def zero_state(self, rows: int) -> State:
         """The state before the first token."""
