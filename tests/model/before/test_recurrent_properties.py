@@ -33,6 +33,13 @@ SAMPLES = {
     "luong without feeding": ATTENTION
     | {"decoder": LUONG | {"input_feeding": False}, "attention": {"kind": "concat", "hidden": 5}, "layers": 3},
 }
+GNMT = {name: value for name, value in BASE.items() if name != "hidden"} | {"kind": "gnmt"}
+SAMPLES |= {
+    "gnmt": GNMT | {"source_vocab_size": 9},
+    "gnmt of two gru layers": GNMT | {"cell": "gru", "layers": 2, "attention": {"kind": "dot"}, "tie_weights": False},
+    "deep-att": BASE | {"kind": "deep-att"},
+    "deep-att, shallow": BASE | {"kind": "deep-att", "encoder_layers": 1, "decoder_layers": 1, "tie_weights": False},
+}
 every_sample = pytest.mark.parametrize("config", [read_config(each) for each in SAMPLES.values()], ids=list(SAMPLES))
 LENGTHS = torch.tensor([5, 2, 4])
 

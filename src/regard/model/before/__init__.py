@@ -7,6 +7,8 @@ from regard.model.before.base import (
     SequenceConfig,
     SequenceToSequence,
 )
+from regard.model.before.deep_att import DeepAttConfig
+from regard.model.before.gnmt import GnmtConfig
 from regard.model.before.recurrent import RecurrentConfig
 from regard.model.before.recurrent_attention import RecurrentAttentionModelConfig
 from regard.model.before.recurrent_lm import RecurrentLMConfig
@@ -20,6 +22,8 @@ CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
 SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {
     "recurrent": RecurrentConfig,
     "recurrent-attention": RecurrentAttentionModelConfig,
+    "gnmt": GnmtConfig,
+    "deep-att": DeepAttConfig,
 }
 """Models of a target given a source, by the `kind` of their config."""
 
