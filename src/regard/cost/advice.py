@@ -9,7 +9,7 @@ from regard.cost.hardware import Hardware
 from regard.cost.setup import TrainingSetup
 from regard.cost.workload import Workload
 from regard.errors import UserError
-from regard.model import AnyModelConfig
+from regard.model import AnyModelConfig, SequenceConfig
 
 USABLE_MEMORY = 0.9
 """The fraction of a device's memory that training can count on: the rest goes to the driver and to fragmentation."""
@@ -57,9 +57,14 @@ def check_model_fits(config: AnyModelConfig, workload: Workload, setup: Training
         f"This model has {cost.parameters:,} parameters: training needs about {si_prefixed(cost.model_state_bytes)}B "
         f"for weights, gradients and optimizer state and {si_prefixed(cost.tensor_bytes - cost.model_state_bytes)}B "
         f"for one row of {one_row.max_length:,} tokens, and this {setup.device} has {si_prefixed(memory)}B of memory; "
-        "lower model.width, the layers, heads or feed_forward.hidden of its stacks, the vocabulary size, or the length "
-        "of rows."
+        f"{_smaller_model(config)}, the vocabulary size, or the length of rows."
     )
+
+
+def _smaller_model(config: AnyModelConfig) -> str:
+    if isinstance(config, SequenceConfig):
+        return "lower the widths and layers of the model"
+    return "lower model.width, the layers, heads or feed_forward.hidden of its stacks"
 
 
 def _alternatives(cost: Cost, hardware: Hardware, *, cuda_graphs: bool) -> list[tuple[str, int]]:
@@ -67,7 +72,7 @@ def _alternatives(cost: Cost, hardware: Hardware, *, cuda_graphs: bool) -> list[
     variants: dict[str, Cost] = {}
     if cost.setup.precision == "float32":
         variants["train.precision to bfloat16"] = cost.with_setup(replace(cost.setup, precision="bfloat16"))
-    if not cost.setup.activation_checkpointing:
+    if not (cost.setup.activation_checkpointing or isinstance(cost.config, SequenceConfig)):
         variants["train.activation_checkpointing to true"] = cost.with_setup(
             replace(cost.setup, activation_checkpointing=True)
         )

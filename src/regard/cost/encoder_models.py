@@ -16,18 +16,21 @@ from regard.model import (
     MaskedLMHeadConfig,
     ModelConfig,
     NormConfig,
+    SequenceConfig,
     StackConfig,
     TokenClassificationHeadConfig,
     VisionTransformerConfig,
 )
 
 EncoderModelConfig = EncoderConfig | VisionTransformerConfig
+TransformerConfig = ModelConfig | EncoderModelConfig
+"""The models whose parts have formulas; the others are counted (`counted.py`)."""
 
 _SAVE_OUTPUT = ("relu", "tanh")
 """Activations whose backward needs their output; the others need their input."""
 
 
-def output_stack(config: AnyModelConfig) -> StackConfig:
+def output_stack(config: TransformerConfig) -> StackConfig:
     """The stack whose output is scored: the decoder, or the only stack of an encoder model."""
     return config.decoder if isinstance(config, ModelConfig) else config.encoder
 
@@ -37,7 +40,7 @@ def predictions(config: AnyModelConfig, tokens: int, predicted_tokens: int | Non
 
     `predicted_tokens` is how many of them a masked LM predicts; None means all.
     """
-    if isinstance(config, ModelConfig):
+    if isinstance(config, ModelConfig | SequenceConfig):
         return tokens, config.vocab_size
     if isinstance(config, VisionTransformerConfig):
         return 1, len(config.labels)
@@ -51,7 +54,7 @@ def predictions(config: AnyModelConfig, tokens: int, predicted_tokens: int | Non
     return 0, 0
 
 
-def output_matrix_uses(config: AnyModelConfig) -> int:
+def output_matrix_uses(config: TransformerConfig) -> int:
     """How often the matrix that computes the logits is used: each use yields a gradient as large as the matrix."""
     if isinstance(config, EncoderConfig):
         return 2 if isinstance(config.head, MaskedLMHeadConfig) and config.head.tie_weights else 1

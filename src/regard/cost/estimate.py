@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from regard.cost.counted import state_cost
 from regard.cost.encoder_models import predictions
 from regard.cost.format import duration_range, si_prefixed
 from regard.cost.forward import (
@@ -42,12 +43,14 @@ from regard.errors import UserError
 from regard.model import (
     AnyModelConfig,
     EncoderDecoderConfig,
-    ModelConfig,
+    GenerativeConfig,
+    SequenceConfig,
     VisionTransformerConfig,
     build_meta,
     count_embedding_parameters,
     count_parameters,
 )
+from regard.model.before.base import Seq2SeqConfig
 from regard.model.mixture_of_experts import Router
 
 ACHIEVED_FLOPS = (0.9, 0.6)
@@ -120,8 +123,8 @@ class Cost:
 
     @property
     def is_autoregressive(self) -> bool:
-        """Whether the model generates token by token, with a KV cache."""
-        return isinstance(self.config, ModelConfig)
+        """Whether the model generates token by token, with a KV cache or another state."""
+        return isinstance(self.config, GenerativeConfig)
 
     @property
     def forward_flops_per_step(self) -> int:
@@ -161,7 +164,8 @@ class Cost:
     @property
     def attention_fraction(self) -> float:
         """The fraction of all FLOPs in QKᵀ and weights × V, which grows with length."""
-        return sum(side.attention_flops for side in self.forward) / sum(side.flops for side in self.forward)
+        flops = sum(side.flops for side in self.forward)
+        return sum(side.attention_flops for side in self.forward) / flops if flops else 0.0
 
     # Generation
 
@@ -179,26 +183,48 @@ class Cost:
 
     @property
     def kv_cache_bytes_per_token(self) -> tuple[int, int]:
-        """Per generated token, and per source token."""
-        generated, source = kv_cache_values(self._autoregressive)
+        """Per generated token, and per source token; models that are no Transformers also have `state_bytes`."""
+        config = self._autoregressive
+        if isinstance(config, SequenceConfig):
+            length, source_length = self.workload.target_length, self.workload.source_length
+            now = self._state_bytes(length, source_length)
+            longer_source = self._state_bytes(length, source_length + 1) if source_length else now
+            return self._state_bytes(length + 1, source_length) - now, longer_source - now
+        generated, source = kv_cache_values(config)
         size = bytes_per_value(self.setup.precision)
         return generated * size, source * size
 
     @property
+    def state_bytes(self) -> int:
+        """What one sequence holds whatever its length, such as the hidden states of a recurrent network."""
+        if not isinstance(self.config, SequenceConfig):
+            return 0
+        length, source_length = self.workload.target_length, self.workload.source_length
+        generated, source = self.kv_cache_bytes_per_token
+        return max(0, self._state_bytes(length, source_length) - generated * length - source * source_length)
+
+    def _state_bytes(self, length: int, source_length: int) -> int:
+        assert isinstance(self.config, SequenceConfig)
+        return state_cost(self.config, length, source_length).bytes(self.setup.precision, "cuda")
+
+    @property
     def kv_cache_tokens(self) -> int | None:
         """The most generated tokens a KV cache holds: those within the window; None without one."""
-        return kv_cache_capacity(self._autoregressive)
+        config = self._autoregressive
+        return None if isinstance(config, SequenceConfig) else kv_cache_capacity(config)
 
     def kv_cache_bytes(self, length: int | None = None, source_length: int | None = None) -> int:
         """Of one sequence of `length` tokens with its source; lengths are the workload's if not given."""
         length = length or self.workload.target_length
         source_length = self.workload.source_length if source_length is None else source_length
+        if isinstance(self.config, SequenceConfig):
+            return self._state_bytes(length, source_length)
         generated, source = self.kv_cache_bytes_per_token
         return generated * min(length, self.kv_cache_tokens or length) + source * source_length
 
     @property
-    def _autoregressive(self) -> ModelConfig:
-        if not isinstance(self.config, ModelConfig):
+    def _autoregressive(self) -> GenerativeConfig:
+        if not isinstance(self.config, GenerativeConfig):
             raise UserError(f"A model of kind {self.config.kind!r} does not generate, so it has no KV cache.")
         return self.config
 
@@ -249,7 +275,7 @@ class Cost:
     @property
     def supports_cuda_graphs(self) -> bool:
         """Whether passes can be captured: those of one process, unless they must recompute PyTorch's own dropout."""
-        if not has_static_rotations(self.config):
+        if isinstance(self.config, SequenceConfig) or not has_static_rotations(self.config):
             return False
         return self.setup.processes == 1 and (not self.setup.activation_checkpointing or is_capturable(self.config))
 
@@ -287,8 +313,9 @@ class Cost:
         peak = hardware.float32_flops if self.setup.precision == "float32" else hardware.bfloat16_flops
         total, mine = self.workload, self.workload.per_process(self.setup.processes)
         fraction = mine.batch_size * mine.grad_accumulation / (total.batch_size * total.grad_accumulation)
-        recompute = self.flops_per_step / (3 * self.forward_flops_per_step)  # what is recomputed is launched again, too
-        launches = recompute * mine.grad_accumulation * sublayer_count(self.config)
+        # What is recomputed is launched again, too. A model without FLOPs, such as a table, recomputes nothing.
+        recompute = self.flops_per_step / (3 * self.forward_flops_per_step) if self.forward_flops_per_step else 1.0
+        launches = recompute * mine.grad_accumulation * sublayer_count(self.config, mine.shape)
         fast_launch, slow_launch = (launches * seconds for seconds in hardware.launch_seconds)
         communication = self.communication_bytes_per_step / hardware.interconnect
 
@@ -321,7 +348,7 @@ class Cost:
 
 
 def _check_workload(config: AnyModelConfig, workload: Workload) -> None:
-    if (workload.source_length > 0) != isinstance(config, EncoderDecoderConfig):
+    if (workload.source_length > 0) != isinstance(config, EncoderDecoderConfig | Seq2SeqConfig):
         raise UserError(
             f"An encoder–decoder has a source, other models have none; found a {config.kind} and {workload}."
         )

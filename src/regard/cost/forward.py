@@ -20,11 +20,26 @@ from dataclasses import replace
 
 from regard.attention import Causal, Pattern, RotaryConfig, read_pattern
 from regard.cost.attention import attention_cost
-from regard.cost.encoder_models import EncoderModelConfig, head_cost, output_stack, patch_embedding_cost
+from regard.cost.counted import KERNELS_PER_SUBLAYER, counted_cost, counted_step
+from regard.cost.encoder_models import (
+    EncoderModelConfig,
+    TransformerConfig,
+    head_cost,
+    output_stack,
+    patch_embedding_cost,
+)
 from regard.cost.feed_forward import feed_forward_cost
 from regard.cost.op_cost import Device, OpCost, StackCost, norm_cost, stack_cost
 from regard.cost.workload import BatchShape
-from regard.model import AnyModelConfig, EncoderDecoderConfig, ModelConfig, StackConfig, VisionTransformerConfig
+from regard.model import (
+    AnyModelConfig,
+    EncoderDecoderConfig,
+    GenerativeConfig,
+    ModelConfig,
+    SequenceConfig,
+    StackConfig,
+    VisionTransformerConfig,
+)
 
 
 def forward_cost(config: AnyModelConfig, batch: BatchShape, device: Device) -> tuple[OpCost, OpCost]:
@@ -38,7 +53,13 @@ def forward_cost(config: AnyModelConfig, batch: BatchShape, device: Device) -> t
 
 
 def stack_costs(config: AnyModelConfig, batch: BatchShape, device: Device) -> tuple[StackCost, StackCost]:
-    """The same with the layers apart from what is outside of them."""
+    """The same with the layers apart from what is outside of them.
+
+    A model that is no Transformer has no layers that could be recomputed: all of it is outside.
+    """
+    if isinstance(config, SequenceConfig):
+        counted = counted_cost(config, batch)
+        return stack_cost([], counted.source, 0), stack_cost([], counted.target, 0)
     if not isinstance(config, ModelConfig):
         return StackCost(), _encoder_model(config, batch, device)
     width, decoder, rows, length = config.width, config.decoder, batch.batch_size, batch.target_length
@@ -55,12 +76,16 @@ def stack_costs(config: AnyModelConfig, batch: BatchShape, device: Device) -> tu
     return source, target.with_recomputed(extra_kv * rows)
 
 
-def decode_step_cost(config: ModelConfig, length: int, source_length: int = 0, capacity: int | None = None) -> OpCost:
+def decode_step_cost(
+    config: GenerativeConfig, length: int, source_length: int = 0, capacity: int | None = None
+) -> OpCost:
     """One new token of one row with a KV cache, as the last of `length`; inference, so nothing is saved for backward.
 
     `capacity` is the number of tokens the cache was allocated for, `length` if not given; under a window it decides how
     many slots there are.
     """
+    if isinstance(config, SequenceConfig):
+        return counted_step(config, length, source_length)
     width, decoder, slots = config.width, config.decoder, kv_cache_capacity(config)
     attention = attention_cost(decoder.attention, width, "cuda")
     layer = attention.decode_self_attention(length if slots is None else min(max(length, capacity or 0), slots))
@@ -103,8 +128,10 @@ def attended_pairs(pattern: Pattern, queries: int, keys: int) -> int:
     return round(pattern.bind(queries, keys).reachable_fraction() * queries * keys)
 
 
-def sublayer_count(config: AnyModelConfig) -> int:
-    """Self-attention, cross-attention and feed-forward sublayers of all layers."""
+def sublayer_count(config: AnyModelConfig, batch: BatchShape) -> float:
+    """Self-attention, cross-attention and feed-forward sublayers of all layers; elsewhere what launches as much."""
+    if isinstance(config, SequenceConfig):
+        return counted_cost(config, batch).kernels / KERNELS_PER_SUBLAYER
     if isinstance(config, EncoderDecoderConfig):
         return 3 * config.decoder.layers + 2 * config.encoder.layers
     return 2 * output_stack(config).layers
@@ -123,7 +150,7 @@ def saved_mask(config: StackConfig, tokens: int, causal: bool) -> OpCost:
     return OpCost(saved=attended_pairs(mask.pattern, tokens, tokens))
 
 
-def embedding_cost(config: AnyModelConfig, tokens: int) -> OpCost:
+def embedding_cost(config: TransformerConfig, tokens: int) -> OpCost:
     """The embedding saves its ids; its output is saved by what reads it."""
     if isinstance(config, VisionTransformerConfig):
         return patch_embedding_cost(config, tokens)
@@ -170,7 +197,7 @@ def _source(config: EncoderDecoderConfig, batch: BatchShape, device: Device) -> 
 
 
 def _stack(
-    config: StackConfig, model: AnyModelConfig, tokens: int, causal: bool, device: Device
+    config: StackConfig, model: TransformerConfig, tokens: int, causal: bool, device: Device
 ) -> tuple[OpCost, OpCost]:
     """One layer's self-attention and the norms around its sublayers, then what comes after the last layer.
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from regard.attention import Full, LatentAttentionConfig, RotaryConfig, read_pattern
 from regard.attention.positions.config import EncodingConfig
 from regard.cost.attention import attention_cost
-from regard.cost.encoder_models import head_cost, output_stack
+from regard.cost.encoder_models import TransformerConfig, head_cost, output_stack
 from regard.cost.feed_forward import feed_forward_cost
 from regard.cost.forward import (
     attended_pairs,
@@ -39,6 +39,7 @@ from regard.model import (
     EncoderDecoderConfig,
     FeedForwardConfig,
     ModelConfig,
+    SequenceConfig,
     StackConfig,
     VisionTransformerConfig,
 )
@@ -54,21 +55,25 @@ FUSED_ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu")
 
 def has_fused_form(config: AnyModelConfig) -> bool:
     """Whether every stack of a model can be trained on fused kernels."""
-    return all(stack.residual for stack in _stacks(config))
+    return not isinstance(config, SequenceConfig) and all(stack.residual for stack in _stacks(config))
 
 
 def is_capturable(config: AnyModelConfig) -> bool:
     """Whether passes with activation checkpointing can be captured (`can_capture_checkpointing`, by its config)."""
+    if isinstance(config, SequenceConfig):
+        return False
     return not any(not stack.residual and _has_dropout(stack) for stack in _stacks(config))
 
 
 def has_static_rotations(config: AnyModelConfig) -> bool:
     """Whether no rotation depends on the length of the sequence; passes of other models cannot be captured."""
+    if isinstance(config, SequenceConfig):
+        return True
     scaling = config.position.scaling if isinstance(config.position, RotaryConfig) else None
     return scaling is None or scaling.dynamic_from is None
 
 
-def uses_torch_dropout(config: AnyModelConfig, batch: BatchShape) -> tuple[bool, bool]:
+def uses_torch_dropout(config: TransformerConfig, batch: BatchShape) -> tuple[bool, bool]:
     """Whether some layer of the encoder, and of the decoder, contains PyTorch's own dropout.
 
     Where only some layers do, the others are recomputed all the same; the estimate treats all as if they did. The
@@ -83,7 +88,7 @@ def uses_torch_dropout(config: AnyModelConfig, batch: BatchShape) -> tuple[bool,
 
 
 def fused_forward_cost(
-    config: AnyModelConfig, batch: BatchShape, device: Device = "cuda", *, deferred_logits: bool
+    config: TransformerConfig, batch: BatchShape, device: Device = "cuda", *, deferred_logits: bool
 ) -> OpCost:
     """What a batch saves from ids to logits, without these; for FLOPs see `forward_cost`.
 
@@ -95,7 +100,7 @@ def fused_forward_cost(
 
 
 def fused_stack_costs(
-    config: AnyModelConfig, batch: BatchShape, device: Device, *, deferred_logits: bool
+    config: TransformerConfig, batch: BatchShape, device: Device, *, deferred_logits: bool
 ) -> tuple[StackCost, StackCost]:
     """The same of encoder and decoder; keys and values projected from the source count for the decoder here."""
     rows, target_length = batch.batch_size, batch.target_length
@@ -123,7 +128,7 @@ def fused_stack_costs(
 
 def _stack(
     config: StackConfig,
-    model: AnyModelConfig,
+    model: TransformerConfig,
     rows: int,
     tokens: int,
     causal: bool,
@@ -199,7 +204,7 @@ def _concatenated_weights(count: int, deferred_logits: bool) -> OpCost:
     return OpCost(concatenated_weights=count) if deferred_logits else OpCost(saved=count)
 
 
-def _embedding(config: AnyModelConfig, tokens: int) -> OpCost:
+def _embedding(config: TransformerConfig, tokens: int) -> OpCost:
     """As in the unfused model, but without a dropout mask where the embedding is one kernel."""
     cost = embedding_cost(config, tokens)
     if not isinstance(config.position, EncodingConfig) or config.position.combine != "add":
@@ -220,7 +225,7 @@ def _feed_forward(config: AnyFeedForward, width: int, tokens: int) -> OpCost:
     return OpCost(saved=tokens * config.hidden * (1 if config.activation == "relu" else 2))
 
 
-def _stacks(config: AnyModelConfig) -> list[StackConfig]:
+def _stacks(config: TransformerConfig) -> list[StackConfig]:
     return [output_stack(config), *([config.encoder] if isinstance(config, EncoderDecoderConfig) else [])]
 
 
@@ -228,13 +233,13 @@ def _has_dropout(config: StackConfig) -> bool:
     return max(config.dropout, config.attention.dropout, *(each.dropout for each in config.feed_forwards)) > 0
 
 
-def _stack_uses_torch_dropout(config: StackConfig, model: AnyModelConfig, tokens: int) -> bool:
+def _stack_uses_torch_dropout(config: StackConfig, model: TransformerConfig, tokens: int) -> bool:
     """Whether the self-attention or some feed-forward of a stack contains PyTorch's own dropout."""
     attention = config.attention.dropout > 0 and not _is_fused_self_attention(config, model, tokens)
     return attention or any(each.dropout > 0 and not _is_fused_feed_forward(each) for each in config.feed_forwards)
 
 
-def _is_fused_self_attention(config: StackConfig, model: AnyModelConfig, tokens: int) -> bool:
+def _is_fused_self_attention(config: StackConfig, model: TransformerConfig, tokens: int) -> bool:
     """Whether a stack's self-attention is one fused kernel."""
     full = not isinstance(model.position, RotaryConfig) and read_pattern(config.attention.pattern) == Full()
     return full and _is_fused_attention(config.attention, model.width, tokens)

@@ -15,6 +15,7 @@ from operator import add
 
 from torch import nn
 
+from regard.cost.counted import output_width
 from regard.cost.encoder_models import output_matrix_uses, output_stack, predictions
 from regard.cost.feed_forward import hidden_grad_width
 from regard.cost.forward import stack_costs
@@ -23,7 +24,7 @@ from regard.cost.hardware import Hardware
 from regard.cost.op_cost import Device, Precision, bytes_per_value
 from regard.cost.setup import TrainingSetup
 from regard.cost.workload import BatchShape
-from regard.model import AnyModelConfig, count_parameters
+from regard.model import AnyModelConfig, SequenceConfig, count_parameters
 from regard.model.stack import AnyFeedForward, Block
 
 LOSS_CHUNK: dict[Device, int] = {"cpu": 1 << 19, "cuda": 1 << 23}
@@ -41,7 +42,7 @@ def weight_bytes(model: nn.Module, precision: Precision, shards: int) -> int:
     if shards == 1:
         return parameters * (4 if precision == "float32" else 4 + 2)
     blocks = [count_parameters(module) for module in model.modules() if isinstance(module, Block)]
-    gathered = parameters - sum(blocks) + 2 * max(blocks)
+    gathered = parameters - sum(blocks) + 2 * max(blocks, default=0)
     return parameters * 4 // shards + min(parameters, gathered) * bytes_per_value(precision)
 
 
@@ -64,6 +65,9 @@ def batch_bytes(
     per_row, classes = predictions(config, batch.target_length, batch.predicted_tokens)
     count = batch.batch_size * per_row
     logits = 0 if setup.loss == "deferred" else count * classes * size
+    if isinstance(config, SequenceConfig):
+        saved = sum(stack.total.bytes(precision, device) for stack in stack_costs(config, batch, device))
+        return saved + logits, _loss_bytes(output_width(config), count, classes, setup)
     in_loss = _loss_bytes(config.width, count, classes, setup)
     if setup.fused:
         stacks = fused_stack_costs(config, batch, device, deferred_logits=setup.loss == "deferred")

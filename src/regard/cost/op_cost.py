@@ -76,7 +76,9 @@ def stack_cost(layers: Sequence[OpCost], outside: OpCost, layer_input: int) -> S
     """
     saved_input = OpCost(saved=layer_input)
     recomputed = tuple(layer + saved_input * (index - len(layers)) for index, layer in enumerate(layers))
-    return StackCost(sum(layers, OpCost()), outside, outside + saved_input * len(layers), recomputed)
+    return StackCost(
+        sum(layers, OpCost()), outside, outside + saved_input * len(layers), recomputed if layers else (OpCost(),)
+    )
 
 
 def bytes_per_value(precision: Precision) -> int:

@@ -7,7 +7,7 @@ from regard.cost.fused_forward import has_fused_form, uses_torch_dropout
 from regard.cost.op_cost import Device, Precision
 from regard.cost.workload import BatchShape, Workload
 from regard.errors import UserError
-from regard.model import AnyModelConfig, ModelConfig
+from regard.model import AnyModelConfig, ModelConfig, SequenceConfig
 
 LossKernel = Literal["chunked", "fused", "in_place", "deferred"]
 """How the loss is computed:
@@ -70,6 +70,8 @@ class TrainingSetup:
 
     def uses_checkpointing(self, config: AnyModelConfig, batch: BatchShape) -> tuple[bool, bool]:
         """Whether the layers of the encoder, and of the decoder, are recomputed in backward."""
+        if isinstance(config, SequenceConfig):
+            return False, False
         if not (self.activation_checkpointing and self.cuda_graphs and self.fused):
             return self.activation_checkpointing, self.activation_checkpointing
         encoder, decoder = uses_torch_dropout(config, batch)
