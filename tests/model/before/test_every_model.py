@@ -49,6 +49,18 @@ def test_every_parameter_receives_a_gradient(config):
 
 
 @every_model
+def test_rows_of_padding_only_have_finite_gradients(config):
+    """The trainer fills batches up with such rows."""
+    model = build(config)
+    *source, target = inputs(config)
+    if not source:
+        pytest.skip("it has no source")
+    logits = model(*source, target, source_lengths=torch.tensor([source[0].shape[1], 0]))
+    logits[0].square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@every_model
 def test_saved_and_loaded_model_has_the_same_logits(config, tmp_path):
     model = build(config, torch.float32)
     args = inputs(config)

@@ -137,7 +137,9 @@ class SequenceToSequence(_StepModel, Seq2SeqLM):
             )
         check_length(source.shape[1], self.max_source_positions)
         check_length(target.shape[1], self.max_positions)
-        return self.decode(target, self.encode(source, source_lengths, attention_hook), attention_hook)
+        # A batch may have rows of padding only, which nobody reads: as rows of one token, they stay finite.
+        lengths = None if source_lengths is None else source_lengths.clamp(min=1)
+        return self.decode(target, self.encode(source, lengths, attention_hook), attention_hook)
 
     @torch.no_grad()
     def start(self, source: Tensor, capacity: int, lengths: Tensor | None = None) -> RecurrentState:
