@@ -195,6 +195,10 @@ class MixtureOfExperts(nn.Module):
             gates = gates / gates.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
         return Routing(chosen, config.routed_scale * gates, scores)
 
+    def aux_loss(self, routing: Routing, load: Tensor, real: Tensor | None) -> Tensor:
+        """The weighted auxiliary loss.  load: # (experts,); real: # (tokens,), None without padding"""
+        return self.config.aux_loss_weight * _aux_loss(load, routing.scores, real)
+
     @torch.no_grad()
     def update_expert_bias(self, load: Tensor) -> None:
         """Raise the bias of experts with less than the mean load, and lower that of the others.  load: # (experts,)"""
@@ -231,7 +235,7 @@ class MixtureOfExperts(nn.Module):
             return
         load = dispatch.load()
         with torch.set_grad_enabled(trains and self.config.aux_loss_weight > 0):
-            aux_loss = self.config.aux_loss_weight * _aux_loss(load, routing.scores, real)
+            aux_loss = self.aux_loss(routing, load, real)
         if records is None:
             return
         records.append(RoutingRecord(self, load, aux_loss))

@@ -33,6 +33,11 @@ SAMPLES = {
     "luong without feeding": ATTENTION
     | {"decoder": LUONG | {"input_feeding": False}, "attention": {"kind": "concat", "hidden": 5}, "layers": 3},
 }
+EXPERTS = {"layers": 2, "experts": {"experts": 4, "top_k": 2, "hidden": 12}}
+SAMPLES |= {
+    "additive with experts": ATTENTION | EXPERTS,
+    "luong with experts": ATTENTION | EXPERTS | {"decoder": LUONG | {"input_feeding": False}, "cell": "lstm"},
+}
 GNMT = {name: value for name, value in BASE.items() if name != "hidden"} | {"kind": "gnmt"}
 SAMPLES |= {
     "gnmt": GNMT | {"source_vocab_size": 9},
@@ -50,7 +55,7 @@ def pairs(config, rows=3, source=5, target=6):
 
 @every_sample
 def test_every_parameter_receives_a_gradient(config):
-    model = build(config)
+    model = build(config).train()  # the noise of experts has a gradient in training only
     logits = model(*pairs(config))
     assert logits.shape == (3, 6, VOCAB_SIZE)
     (logits * torch.randn_like(logits)).sum().backward()
@@ -138,7 +143,7 @@ def test_models_work_on_the_meta_device_and_with_other_parameters(config):
 
 @every_sample
 def test_models_run_in_bfloat16(config):
-    model = build(config, torch.bfloat16)
+    model = build(config, torch.bfloat16).train()
     source, target = pairs(config)
     logits = model(source, target, source_lengths=LENGTHS)
     assert logits.dtype == torch.bfloat16

@@ -13,8 +13,15 @@ from torch import Tensor, nn
 from regard.attention.context import AttentionHook
 from regard.config import ConfigError
 from regard.model.before.base import Seq2SeqConfig, SequenceToSequence
+from regard.model.before.noisy_top_k import NoisyTopKConfig
 from regard.model.before.recurrent_attention_scores import RecurrentAttentionConfig, Source
-from regard.model.before.recurrent_decoders import AnyDecoder, BahdanauConfig, BahdanauDecoder, LuongDecoder
+from regard.model.before.recurrent_decoders import (
+    AnyDecoder,
+    BahdanauConfig,
+    BahdanauDecoder,
+    LuongConfig,
+    LuongDecoder,
+)
 from regard.model.before.recurrent_encoder import Encoded, RecurrentEncoder
 from regard.model.before.recurrent_layers import pack_states, unpack_states
 from regard.model.before.state import RecurrentState
@@ -39,6 +46,9 @@ class RecurrentAttentionModelConfig(Seq2SeqConfig):
     """How a state of the decoder and a token of the source are compared."""
     decoder: AnyDecoder = BahdanauConfig()
     """How the decoder uses attention: "bahdanau" or "luong"."""
+    experts: NoisyTopKConfig | None = None
+    """A mixture of experts between the first and the second layer of the encoder, and of the decoder (Shazeer et al.
+    2017); if not given, there is none."""
     dropout: float = Field(default=0.3, ge=0, lt=1)
     """The dropout probability of embeddings, of the layers' outputs (never of what a layer passes to its next step) and
     of the features that the logits are computed from."""
@@ -70,6 +80,16 @@ class RecurrentAttentionModelConfig(Seq2SeqConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_experts(self) -> Self:
+        if self.experts is not None and self.layers < 2:
+            raise ConfigError("experts", f"they stand between two layers, but layers is {self.layers}; raise it to 2.")
+        if self.experts is not None and isinstance(self.decoder, LuongConfig) and self.decoder.input_feeding:
+            raise ConfigError(
+                "experts", "they cannot be combined with input feeding; set decoder.input_feeding to false."
+            )
+        return self
+
     def build(self) -> "RecurrentAttentionModel":
         return RecurrentAttentionModel(self)
 
@@ -84,7 +104,13 @@ class RecurrentAttentionModel(SequenceToSequence):
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
         self.embed_source = self.source_embedding_of(config, width)
         self.encoder = RecurrentEncoder(
-            config.cell, width, memory, config.layers, bidirectional=True, dropout=config.dropout
+            config.cell,
+            width,
+            memory,
+            config.layers,
+            bidirectional=True,
+            dropout=config.dropout,
+            experts=None if config.experts is None else config.experts.build(memory, config.dropout),
         )
         kind = BahdanauDecoder if isinstance(config.decoder, BahdanauConfig) else LuongDecoder
         self.decoder = kind(
@@ -96,6 +122,7 @@ class RecurrentAttentionModel(SequenceToSequence):
             context=memory,
             layers=config.layers,
             dropout=config.dropout,
+            experts=None if config.experts is None else config.experts.build(hidden, config.dropout),
         )
         self.dropout = nn.Dropout(config.dropout)
         self.lm_head = None if config.tie_weights else TokenEmbedding(config.vocab_size, width)
@@ -111,10 +138,18 @@ class RecurrentAttentionModel(SequenceToSequence):
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
         x = self._embed(self.embed_tokens, tokens)
-        x, states = self.decoder(x, unpack_states(state.rows), Source.of(state), attention_hook)
+        states = unpack_states(state.rows)
+        x, states = self.decoder(x, states, Source.of(state), self._target_lengths(tokens), attention_hook)
         state.rows = pack_states(states)
         return (self.embed_tokens if self.lm_head is None else self.lm_head).logits(x, self.lm_head_bias)
 
     def _embed(self, embed: TokenEmbedding, tokens: Tensor) -> Tensor:
         x: Tensor = self.dropout(embed(tokens) * self.config.width**0.5)  # (rows, tokens, width)
         return x
+
+    def _target_lengths(self, tokens: Tensor) -> Tensor | None:
+        """The lengths of the rows in training, if there are experts, whose losses must not count padding.  # (rows,)"""
+        pad = self.config.special_tokens.pad
+        if self.config.experts is None or pad is None or not self.training:
+            return None
+        return (tokens != pad).sum(dim=1)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from regard.attention.context import AttentionHook
 from regard.config import Config
+from regard.model.before.noisy_top_k import NoisyTopK
 from regard.model.before.recurrent_attention_scores import RecurrentAttention, Source
 from regard.model.before.recurrent_encoder import Encoded
 from regard.model.before.recurrent_layers import Cell, RecurrentLayer, State
@@ -118,12 +119,14 @@ class BahdanauDecoder(nn.Module):
         context: int,
         layers: int,
         dropout: float,
+        experts: NoisyTopK | None = None,
     ) -> None:
         super().__init__()
         self.first_state = FirstState(cell, context // 2, hidden, layers)
         self.bottom = AttentiveLayer(cell, width, context, hidden, attention)
         self.layers = nn.ModuleList(RecurrentLayer(cell, hidden, hidden) for _ in range(layers - 1))
         self.readout = Readout(config.readout, hidden + width + context, width)
+        self.experts = experts
         self.dropout = nn.Dropout(dropout)
 
     @property
@@ -137,13 +140,24 @@ class BahdanauDecoder(nn.Module):
         return states
 
     def forward(
-        self, x: Tensor, states: list[State], source: Source, attention_hook: AttentionHook | None = None
+        self,
+        x: Tensor,
+        states: list[State],
+        source: Source,
+        lengths: Tensor | None = None,
+        attention_hook: AttentionHook | None = None,
     ) -> tuple[Tensor, list[State]]:
-        """x: # (rows, tokens, width); gives the features of the logits (rows, tokens, width) and the last states"""
+        """x: # (rows, tokens, width); gives the features of the logits (rows, tokens, width) and the last states
+
+        lengths: # (rows,), of the target, for experts, which do not count padding
+        """
         h, context, last = self.bottom(x, states[0], source, attention_hook)
         after = [last]
-        for layer, state in zip(self.layers, states[1:], strict=True):
-            h, last = layer(self.dropout(h), state)
+        for number, (layer, state) in enumerate(zip(self.layers, states[1:], strict=True)):
+            h = self.dropout(h)
+            if number == 0 and self.experts is not None:
+                h = self.experts(h, lengths)
+            h, last = layer(h, state)
             after.append(last)
         return self.dropout(self.readout(torch.cat((h, x, context), dim=-1))), after
 
@@ -162,6 +176,7 @@ class LuongDecoder(nn.Module):
         context: int,
         layers: int,
         dropout: float,
+        experts: NoisyTopK | None = None,
     ) -> None:
         super().__init__()
         self.input_feeding, self.inputs = config.input_feeding, width
@@ -172,6 +187,7 @@ class LuongDecoder(nn.Module):
         self.attention = attention
         self.readout = Readout("tanh", context + hidden, hidden)
         self.output_proj = nn.Identity() if width == hidden else nn.Linear(hidden, width, bias=False)
+        self.experts = experts
         self.dropout = nn.Dropout(dropout)
 
     def start(self, encoded: Encoded) -> list[State]:
@@ -180,20 +196,36 @@ class LuongDecoder(nn.Module):
         return [*encoded.states, fed] if self.input_feeding else encoded.states
 
     def forward(
-        self, x: Tensor, states: list[State], source: Source, attention_hook: AttentionHook | None = None
+        self,
+        x: Tensor,
+        states: list[State],
+        source: Source,
+        lengths: Tensor | None = None,
+        attention_hook: AttentionHook | None = None,
     ) -> tuple[Tensor, list[State]]:
-        """x: # (rows, tokens, width); gives the features of the logits (rows, tokens, width) and the last states"""
-        run = self._step_by_step if self.input_feeding else self._all_at_once
-        h, weights, states = run(x, states, source)
+        """x: # (rows, tokens, width); gives the features of the logits (rows, tokens, width) and the last states
+
+        lengths: # (rows,), of the target, for experts, which do not count padding
+        """
+        if self.input_feeding:
+            h, weights, states = self._step_by_step(x, states, source)
+        else:
+            h, weights, states = self._all_at_once(x, states, source, lengths)
         if attention_hook is not None:
             attention_hook(self.attention, weights[:, None])
         return self.output_proj(self.dropout(h)), states
 
-    def _all_at_once(self, x: Tensor, states: list[State], source: Source) -> tuple[Tensor, Tensor, list[State]]:
+    def _all_at_once(
+        self, x: Tensor, states: list[State], source: Source, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor, list[State]]:
         after: list[State] = []
         for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
-            x, last = layer(self.dropout(x) if number else x, state)
+            if number == 1 and self.experts is not None:
+                x = self.experts(x, lengths)
+            x, last = layer(x, state)
             after.append(last)
+            if number < len(self.layers) - 1:
+                x = self.dropout(x)
         context, weights = self.attention(x, source)
         return self.readout(torch.cat((context, x), dim=-1)), weights, after
 
