@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.cost import is_out_of_memory
 from regard.decode.config import Constraints, DecodeConfig, make_strategy
+from regard.decode.coverage import rank_by_coverage
 from regard.decode.cuda_graphs import graph_batch_size
 from regard.decode.observer import Observer
 from regard.decode.search import DecoderModel, DecoderState, score_forced, search
@@ -213,15 +214,17 @@ def search_batch(
             f"Out of memory for a KV cache of {len(padded):,} × {max(max_lengths):,} tokens; lower the maximum length "
             "(max_new_tokens, or decode.max_length_ratio and decode.max_length_offset)."
         ) from None
+    config = padded[0].config
     strategy = make_strategy(
-        padded[0].config,
+        config.model_copy(update={"nbest": None}) if config.coverage_penalty else config,
         max_lengths,
         eos,
         constraints=[request.constraints for request in padded],
         alternatives=padded[0].alternatives,
         device=start_tokens.device,
     )
-    return search(model, state, start_tokens, strategy, observer)[: len(requests)]
+    found = search(model, state, start_tokens, strategy, observer)[: len(requests)]
+    return rank_by_coverage(model, requests, found, eos) if config.coverage_penalty else found
 
 
 def _score_batch(

@@ -32,6 +32,9 @@ class DecodeConfig(Config):
     nbest: int | None = Field(default=None, ge=1, le=1000)
     """The number of best hypotheses to return; all `beam_size` of them by default."""
     length_penalty: LengthPenalty = LengthPenalty()
+    coverage_penalty: float = Field(default=0.0, ge=0, le=1e3)
+    """β of GNMT's coverage penalty: hypotheses that do not attend to all of the source score lower (Wu et al. 2016,
+    eq. 14); 0 is none. It needs a model whose decoder attends to the source."""
     max_length_ratio: float = Field(default=2.0, ge=0, le=1e3)
     """The maximum length relative to the source: an output has at most `max_length_ratio` · source length +
     `max_length_offset` tokens, EOS included."""
@@ -79,6 +82,8 @@ class DecodeConfig(Config):
             raise ConfigError("nbest", f"found {self.nbest}; expected no more than beam_size ({self.beam_size}).")
         if self.sample and self.beam_size > 1:
             raise ConfigError("beam_size", f"found {self.beam_size}; sampling needs a beam_size of 1.")
+        if self.coverage_penalty and self.beam_size == 1:
+            raise ConfigError("coverage_penalty", "it ranks the hypotheses of a beam; raise beam_size, or set it to 0.")
         if self.max_repeats == 1:
             raise ConfigError("max_repeats", "found 1; expected 0 (no limit) or at least 2.")
         return self
@@ -93,7 +98,8 @@ class DecodeConfig(Config):
 
     def greedy(self) -> "DecodeConfig":
         """Greedy search with the same limits on the output."""
-        return self.updated({"beam_size": 1, "nbest": None, "beam_groups": 1, "sample": False})
+        changes = {"beam_size": 1, "nbest": None, "beam_groups": 1, "sample": False, "coverage_penalty": 0.0}
+        return self.updated(changes)
 
     def only_best(self) -> "DecodeConfig":
         """The same search, returning the best hypothesis only."""
@@ -118,7 +124,7 @@ class DecodeConfig(Config):
             for key in ("beam_size", "nbest", "beam_groups"):
                 if changes.get(key) not in (None, 1):
                     raise ConfigError(key, f"found {changes[key]!r}, but sampling generates one output; leave it out.")
-            return self.updated(changes | {"beam_size": 1, "nbest": None, "beam_groups": 1})
+            return self.updated(changes | {"beam_size": 1, "nbest": None, "beam_groups": 1, "coverage_penalty": 0.0})
         given = {"beam_size": self.beam_size, "nbest": 1, "beam_groups": self.beam_groups} | changes
         size, nbest, groups = (given[key] for key in ("beam_size", "nbest", "beam_groups"))
         if all(type(number) is int and number > 0 for number in (size, nbest, groups)):

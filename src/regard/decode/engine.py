@@ -68,6 +68,9 @@ class Engine(Generic[State]):
         if beam_size > self.max_rows:
             future.set_exception(UserError(f"The beam size is {beam_size}, but this engine has {self.max_rows} rows."))
             return future
+        if request.config.coverage_penalty:
+            future.set_exception(UserError("decode.coverage_penalty ranks whole batches, not requests; set it to 0."))
+            return future
         with self._lock:
             self.waiting.append(future)
         return future

@@ -1,0 +1,81 @@
+"""The coverage penalty: prefer outputs that attend to every word of the source (Wu et al. 2016, eq. 14).
+
+A translation that skips part of its source is short and therefore likely. GNMT adds to the score of a hypothesis
+
+    cp = β · Σ_i log min(Σ_j p_ij, 1)
+
+where p_ij is the attention of the j-th output token to the i-th source token: the penalty is 0 if every source token
+has received an attention of 1 in all. Beam search finds the hypotheses, and one teacher-forced pass over all of them
+gives their attention, so that any model with attention and any decoder can be used. With several layers or heads the
+attention is their mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.multi_head import SelfAttention
+from regard.decode.strategy import Hypothesis
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.decode.batch import Request
+
+_NO_ATTENTION = (
+    "decode.coverage_penalty needs a model whose decoder attends to the source, and this one does not; set it to 0."
+)
+
+
+@torch.no_grad()
+def rank_by_coverage(
+    model: Any, requests: "Sequence[Request]", found: list[list[Hypothesis]], eos: int
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each request with the coverage penalty in their scores, best first, `nbest` of them."""
+    plain = getattr(model, "model", model)  # fused decoders do not tell their attention
+    ranked = []
+    for request, hypotheses in zip(requests, found, strict=True):
+        coverage = _coverage(plain, request.source, hypotheses, eos)
+        penalties = request.config.coverage_penalty * coverage.clamp(1e-9, 1).log().sum(dim=-1)
+        scored = [
+            replace(each, score=each.score + penalty)
+            for each, penalty in zip(hypotheses, penalties.tolist(), strict=True)
+        ]
+        ranked.append(sorted(scored, key=lambda each: -each.score)[: request.config.nbest])
+    return ranked
+
+
+def _coverage(model: Any, source: Sequence[int], hypotheses: Sequence[Hypothesis], eos: int) -> Tensor:
+    """How much attention each source token receives in all.  # (hypotheses, source)"""
+    outputs = [[*each.tokens, *([eos] if each.ended else [])] for each in hypotheses]
+    longest = max(map(len, outputs))
+    state, start = model.prefill([source] * len(outputs), longest)
+    counts = torch.tensor([len(output) for output in outputs], device=start.device)
+    inputs = torch.tensor([(output + [0] * longest)[: longest - 1] for output in outputs], device=start.device)
+    tokens = torch.cat((start[:, None], inputs.view(len(outputs), -1).to(start)), dim=1)
+    recorder = _CrossAttentionRecorder()
+    model.step(tokens, state, counts, attention_hook=recorder)
+    weights = recorder.mean()[:, :longest]  # (hypotheses, steps, source)
+    counted = torch.arange(weights.shape[1], device=weights.device) < counts[:, None]
+    return (weights * counted[..., None]).sum(dim=1)
+
+
+class _CrossAttentionRecorder:
+    """Collects the weights of all cross-attention; a model may report a pass in several parts."""
+
+    def __init__(self) -> None:
+        self.weights: dict[nn.Module, list[Tensor]] = {}
+
+    def __call__(self, module: nn.Module, weights: Tensor) -> None:
+        """weights: # (batch, heads, query, key)"""
+        if not isinstance(module, SelfAttention):
+            self.weights.setdefault(module, []).append(weights.double())
+
+    def mean(self) -> Tensor:
+        """The mean of all layers and heads.  # (batch, query, key)"""
+        if not self.weights:
+            raise UserError(_NO_ATTENTION)
+        layers = [torch.cat(parts, dim=2).mean(dim=1) for parts in self.weights.values()]
+        return torch.stack(layers).mean(dim=0)
