@@ -9,7 +9,7 @@ from regard.errors import UserError
 from regard.model.autoregressive import CausalLM, Seq2SeqLM
 from regard.model.before import CAUSAL_MODELS as CAUSAL_BEFORE
 from regard.model.before import SEQ2SEQ_MODELS as SEQ2SEQ_BEFORE
-from regard.model.before import CausalLMConfig, CausalSequenceModel, SequenceConfig, SequenceToSequence
+from regard.model.before import CausalLMConfig, CausalSequenceModel, Seq2SeqConfig, SequenceConfig, SequenceToSequence
 from regard.model.embedding import EmbeddingConfig, SpecialTokensConfig, TokenEmbedding
 from regard.model.encoder import Encoder, EncoderConfig, EncoderSpecialTokensConfig
 from regard.model.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -142,6 +142,7 @@ __all__ = [
     "NoHeadConfig",
     "NormConfig",
     "PixelsConfig",
+    "Seq2SeqConfig",
     "Seq2SeqLM",
     "SequenceConfig",
     "SequenceToSequence",

@@ -15,7 +15,7 @@ from regard.config import Config, ConfigError
 from regard.cost import Workload
 from regard.data.source import DataSource
 from regard.errors import UserError, listed
-from regard.model import AnyModelConfig
+from regard.model import AnyModelConfig, EncoderDecoderConfig, Seq2SeqConfig
 from regard.progress import phase
 from regard.run import LoadedModel
 from regard.task.expect import ExpectConfig
@@ -104,6 +104,10 @@ class Recipe(Config):
             found = getattr(self.train, key)
             if found != TrainConfig.model_fields[key].default:
                 raise ConfigError(f"train.{key}", f"found {found!r}, but {reason}; leave this key out.")
+        if self.train.expected_gleu is not None and not self.has_source:
+            raise ConfigError(
+                "train.expected_gleu", "it compares outputs for a source with references; leave this key out."
+            )
         if self.train.loss.r_drop and self.init_from is None and not _has_dropout(self.expected_model_config.plain()):
             raise ConfigError(
                 "train.loss.r_drop",
@@ -111,6 +115,11 @@ class Recipe(Config):
                 "this key out.",
             )
         return self
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the model has a source and a target."""
+        return isinstance(self.expected_model_config, EncoderDecoderConfig | Seq2SeqConfig)
 
     @property
     def expected_model_config(self) -> AnyModelConfig:

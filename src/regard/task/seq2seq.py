@@ -17,12 +17,14 @@ from regard.data.batching.token_batches import Batch, TokenBatches
 from regard.data.store.token_store import TokenStore
 from regard.decode import BatchDecoderModel
 from regard.errors import UserError
+from regard.fused.layers import DeferredLogits
 from regard.model import CausalLM, Seq2SeqLM
 from regard.model.autoregressive import GenerativeModel
 from regard.task.backend import Backend
 from regard.task.base import check_ranges, describe_batches
 from regard.train.config import TrainConfig
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.expected_gleu import expected_gleu_loss
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
 from regard.train.task import Forward
 
@@ -97,7 +99,15 @@ class Seq2SeqTask:
     def loss(self, forward: Forward, batch: Batch) -> Loss:
         """Teacher forcing: each target token is predicted from the reference tokens before it."""
         config = self.config.loss
-        return add_aux_loss(self.model, lambda: training_loss(*self._logits(forward, batch, config.passes), config))
+        loss = add_aux_loss(self.model, lambda: training_loss(*self._logits(forward, batch, config.passes), config))
+        if self.config.expected_gleu is None:
+            return loss
+
+        def sample_logits(source: Tensor, inputs: Tensor, source_lengths: Tensor) -> Tensor:
+            logits = forward(source, inputs, source_lengths=source_lengths)
+            return logits.logits() if isinstance(logits, DeferredLogits) else logits
+
+        return expected_gleu_loss(self.model, sample_logits, batch, loss, self.config.expected_gleu)
 
     def nll(self, forward: Forward, batch: Batch) -> Loss:
         return cross_entropy(*self._logits(forward, batch), self.config.loss.label_smoothing)

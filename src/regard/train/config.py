@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config import Config, ConfigError
+from regard.train.expected_gleu import ExpectedGleuConfig
 from regard.train.loss import LossConfig
 from regard.train.optimizer import OptimizerConfig, ScheduleConfig
 
@@ -57,6 +58,9 @@ class TrainConfig(Config):
     save_dtype: Literal["float32", "float16"] = "float32"
     """The dtype of the saved model: float16 takes half the space."""
     parallel: ParallelConfig = ParallelConfig()
+    expected_gleu: ExpectedGleuConfig | None = None
+    """Fine-tune on the expected GLEU of sampled outputs (Wu et al. 2016), for models with a source and a target; if not
+    given, train on the loss alone."""
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig

@@ -192,7 +192,7 @@ def _check_round_trip(
     for name, tensor in hf_tensors.items():
         weights.put(name, tensor)
     try:
-        back = drop_unused_bos(architecture.read(HFConfig(hf_config, "config.json"), weights), tokenizer)
+        back: Any = drop_unused_bos(architecture.read(HFConfig(hf_config, "config.json"), weights), tokenizer)
     except ConfigError as error:
         raise UserError(f"{source} cannot be exported as {architecture.name}: {error}") from None
     ours, imported = _flat(_with_sizes(config)), _flat(_with_sizes(back))
@@ -253,7 +253,7 @@ def _prepare(architecture: Architecture, loaded: LoadedModel) -> tuple[Transform
                 for name, tensor in tensors.items()
             }
             values["position"]["layout"] = "halves"
-    full = read_any_config(values)
+    full: Any = read_any_config(values)  # of the same kind
     dtype = next(loaded.model.parameters()).dtype
     for name, tensor in build_empty(full).state_dict().items():
         if name not in tensors:

@@ -50,7 +50,7 @@ class RecurrentLM(CausalSequenceModel):
             {
                 f"{number}.{part}": tensor
                 for number, layer in enumerate(self.layers)
-                for part, tensor in enumerate(layer.zero_state(rows))
+                for part, tensor in enumerate(layer.zero_state(rows))  # type: ignore[operator]
             }
         )
 

@@ -113,7 +113,7 @@ class TranslationRecipe(Recipe):
 
     def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> GenerativeConfig:
         """The model's config for a vocabulary. Errors name the key in the recipe."""
-        if self._has_source:
+        if self.has_source:
             sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
             return self.read_model_kind(SEQ2SEQ_MODELS, "encoder-decoder", **sizes, special_tokens=SPECIAL_IDS)
         if source_vocab_size is not None:
@@ -131,7 +131,7 @@ class TranslationRecipe(Recipe):
         return config
 
     @property
-    def _has_source(self) -> bool:
+    def has_source(self) -> bool:
         """Whether the model has a source and a target, or one sequence of both."""
         return self.model_settings.get("kind", "encoder-decoder") not in CAUSAL_MODELS
 
@@ -139,8 +139,8 @@ class TranslationRecipe(Recipe):
         config, length = self.train, min(_EXPECTED_LENGTH, self.train.batch_tokens)
         return Workload(
             batch_size=max(1, config.batch_tokens // length),
-            target_length=length if self._has_source else 2 * length,
-            source_length=length if self._has_source else 0,
+            target_length=length if self.has_source else 2 * length,
+            source_length=length if self.has_source else 0,
             steps=config.steps,
             grad_accumulation=config.grad_accumulation,
             forward_passes=config.loss.passes,
