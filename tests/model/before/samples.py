@@ -10,6 +10,20 @@ from tests.model.small_models import VOCAB_SIZE, ids
 
 SPECIAL = {"pad": 0, "bos": 1, "eos": 2}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "bytenet": {
+        "plain": {"width": 8, "dilations": (1, 2), "encoder_sets": 1, "decoder_sets": 1},
+        "two vocabularies": {"width": 6, "dilations": (2,), "length_offset": 1, "source_vocab_size": 9}
+        | {"tie_weights": False},
+    },
+    "convolutional": {
+        "plain": {"width": 8, "max_length": 20},
+        "two vocabularies": {"width": 6, "hidden": 8, "kernel": 4, "source_vocab_size": 9, "tie_weights": False},
+        "kernel of one token": {"width": 8, "encoder_layers": 1, "decoder_layers": 1, "kernel": 1},
+    },
+    "convolutional-lm": {
+        "plain": {"width": 8, "layers": 2, "kernel": 2},
+        "dilated": {"width": 6, "hidden": 8, "layers": 3, "kernel": 3, "dilations": (1, 2), "tie_weights": False},
+    },
     "recurrent-lm": {
         "LSTM": {"width": 8, "layers": 2},
         "GRU": {"cell": "gru", "width": 6, "layers": 1, "tie_weights": False},

@@ -7,6 +7,9 @@ from regard.model.before.base import (
     SequenceConfig,
     SequenceToSequence,
 )
+from regard.model.before.bytenet import ByteNetConfig
+from regard.model.before.convolutional import ConvolutionalConfig
+from regard.model.before.convolutional_lm import ConvolutionalLMConfig
 from regard.model.before.deep_att import DeepAttConfig
 from regard.model.before.gnmt import GnmtConfig
 from regard.model.before.recurrent import RecurrentConfig
@@ -15,11 +18,14 @@ from regard.model.before.recurrent_lm import RecurrentLMConfig
 from regard.model.before.state import RecurrentState
 
 CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
+    "convolutional-lm": ConvolutionalLMConfig,
     "recurrent-lm": RecurrentLMConfig,
 }
 """Models of one sequence, by the `kind` of their config."""
 
 SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {
+    "bytenet": ByteNetConfig,
+    "convolutional": ConvolutionalConfig,
     "recurrent": RecurrentConfig,
     "recurrent-attention": RecurrentAttentionModelConfig,
     "gnmt": GnmtConfig,
