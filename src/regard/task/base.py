@@ -73,8 +73,8 @@ class Recipe(Config):
     """Keys of [train] that have no effect for this task, and why; giving one is an error."""
     model_keys_from_data: ClassVar[tuple[str, ...]] = ()
     """Keys of the model's config (dotted, if nested) that follow from the data; giving one in [model] is an error."""
-    model_kinds: ClassVar[tuple[str, ...]] = ()
-    """The kinds of models that `init_from` may name."""
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """The registries of the kinds of models that the task has: a kind that is registered later is one of them, too."""
     new_model_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the model's config that are never taken from the model in `init_from`."""
     head: ClassVar[Mapping[str, str]] = {}
@@ -115,6 +115,11 @@ class Recipe(Config):
                 "this key out.",
             )
         return self
+
+    @classmethod
+    def known_kinds(cls) -> tuple[str, ...]:
+        """The kinds of models that [model] and `init_from` may name; the first is the default."""
+        return tuple(kind for registry in cls.model_kinds for kind in registry)
 
     @property
     def has_source(self) -> bool:
@@ -248,7 +253,7 @@ class Recipe(Config):
         # The recipe of a finished run says everything, so the model that it started from may be gone.
         if self.init_from is None or (self.model and not has_model(self.init_from)):
             return dict(self.model)
-        first = initial_settings(self.init_from, self.model_kinds)
+        first = initial_settings(self.init_from, self.known_kinds())
         absent = (*self.model_keys_from_data, *self.new_model_keys)
         return merge_settings({key: value for key, value in first.items() if key not in absent}, self.model)
 
@@ -256,7 +261,7 @@ class Recipe(Config):
         """The vocabulary of the model in `init_from`, if any."""
         if self.init_from is None or not has_model(self.init_from):
             return None
-        size: int | None = initial_settings(self.init_from, self.model_kinds).get(key)
+        size: int | None = initial_settings(self.init_from, self.known_kinds()).get(key)
         return size
 
     @property
@@ -264,7 +269,7 @@ class Recipe(Config):
         """The config of the model in `init_from` with the settings of [model]; an error if the two, or the tokenizers,
         do not fit. Vocabulary, special tokens and head are those of that model."""
         assert self.init_from is not None
-        first = initial_settings(self.init_from, self.model_kinds)
+        first = initial_settings(self.init_from, self.known_kinds())
         given = {key: value for key, value in self.model.items() if key not in self.new_model_keys}
         tokenizer = getattr(self, "tokenizer", None) if "tokenizer" in self.model_fields_set else None
         given_tokenizer = {} if tokenizer is None else tokenizer.model_dump(mode="json", exclude_unset=True)

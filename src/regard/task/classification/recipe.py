@@ -71,7 +71,7 @@ class ClassificationRecipe(Recipe):
     held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = (*KEYS_FROM_DATA, "head.labels")
-    model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = ({"encoder": EncoderConfig},)
     new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
 
     @property

@@ -73,7 +73,7 @@ class ImageClassificationRecipe(Recipe):
     held_out_file: ClassVar[str] = HELD_OUT_IMAGES
     score_type: ClassVar[type[AccuracyScore]] = AccuracyScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = _FROM_DATA
-    model_kinds: ClassVar[tuple[str, ...]] = ("vision",)
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = ({"vision": VisionTransformerConfig},)
     unused_train_keys: ClassVar[Mapping[str, str]] = {
         "length_buckets": "all images have the same size, so all batches have the same shape"
     }

@@ -73,7 +73,7 @@ class LanguageModelingRecipe(Recipe):
         "monitor": "a language model is evaluated by its loss only",
     }
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "special_tokens")
-    model_kinds: ClassVar[tuple[str, ...]] = tuple(CAUSAL_MODELS)
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = (CAUSAL_MODELS,)
 
     @model_validator(mode="after")
     def _a_row_fits_the_batch(self) -> Self:

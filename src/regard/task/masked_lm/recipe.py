@@ -52,7 +52,7 @@ class MaskedLMRecipe(Recipe):
     score_type: ClassVar[type[MaskedLMScore]] = MaskedLMScore
     unused_train_keys: ClassVar[Mapping[str, str]] = {"length_buckets": ONE_LENGTH}
     model_keys_from_data: ClassVar[tuple[str, ...]] = KEYS_FROM_DATA
-    model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = ({"encoder": EncoderConfig},)
     new_model_keys: ClassVar[tuple[str, ...]] = NEW_KEYS
     head: ClassVar[Mapping[str, str]] = {"kind": "masked_lm"}
 

@@ -1,6 +1,6 @@
 """The parsing recipe: trees, an encoder–decoder from words to brackets, and how trees are searched."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -100,7 +100,7 @@ class ParsingRecipe(Recipe):
     held_out_file: ClassVar[str] = HELD_OUT_TREES
     score_type: ClassVar[type[BracketScore]] = BracketScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
-    model_kinds: ClassVar[tuple[str, ...]] = tuple(SEQ2SEQ_MODELS)
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = (SEQ2SEQ_MODELS,)
 
     @model_validator(mode="before")
     @classmethod

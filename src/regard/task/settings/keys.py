@@ -166,7 +166,7 @@ def adapt_field(key: str, one: ConfigField, recipe: type[Recipe]) -> ConfigField
         names = sorted(TASKS, key=lambda name: name != DEFAULT_TASK)
         return replace(one, type=f"one of {', '.join(map(toml_text, names))}", required=False, default=DEFAULT_TASK)
     if key == "model":
-        kinds = recipe.model_kinds
+        kinds = recipe.known_kinds()
         return replace(one, tables=tuple(MODELS[kind] for kind in kinds), default={"kind": kinds[0]})
     if key == "model.head" and recipe.head:
         tables = tuple(config for config in one.tables if fixed_kind(config) == recipe.head["kind"])

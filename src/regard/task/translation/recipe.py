@@ -1,6 +1,6 @@
 """The translation recipe: sentence pairs, an encoder–decoder, and how translations are searched and scored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -91,7 +91,7 @@ class TranslationRecipe(Recipe):
     held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")
-    model_kinds: ClassVar[tuple[str, ...]] = (*SEQ2SEQ_MODELS, *CAUSAL_MODELS)
+    model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = (SEQ2SEQ_MODELS, CAUSAL_MODELS)
 
     @property
     def expected_model_config(self) -> GenerativeConfig:
