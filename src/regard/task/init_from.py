@@ -43,7 +43,7 @@ def initial_settings(name: str, kinds: Sequence[str]) -> dict[str, Any]:
     """The config of the model to start from, as plain data; an error if it is of none of these kinds."""
     first = read_metadata(name).get("model")
     if not isinstance(first, dict) or first.get("kind") not in kinds:
-        expected = " or ".join(_KINDS[kind] for kind in kinds)
+        expected = " or ".join(_KINDS.get(kind, f"a model of kind {kind!r}") for kind in kinds)
         raise ConfigError("init_from", f"{name} is not {expected}, so its weights cannot initialize one.")
     return first
 
