@@ -10,6 +10,7 @@ from regard.cost.format import duration_range, number_range, si_prefixed
 from regard.cost.hardware import Hardware
 from regard.cost.memory import workspace_bytes
 from regard.errors import UserError
+from regard.model import SequenceConfig
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class Report:
             "peak": cost.peak_bytes(self.hardware, cuda_graphs=self.cuda_graphs),
             "kv_cache_target_token": generated,
             "kv_cache_source_token": source,
+            "state": cost.state_bytes if cost.is_autoregressive else None,
         }
 
     def _generation_lines(self, values: dict[str, Any], sides: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -141,10 +143,11 @@ class Report:
             f"{si_prefixed(values['bytes'][f'kv_cache_{side}_token'])}B ({side}{limit if side == 'target' else ''})"
             for side in sides
         )
-        return [
-            ("generated token, with KV cache", f"{si_prefixed(values['flops']['generated_token'])}FLOP"),
-            ("KV cache, per token", cache),
-        ]
+        generated = f"{si_prefixed(values['flops']['generated_token'])}FLOP"
+        if isinstance(self.cost.config, SequenceConfig):
+            state = f"{si_prefixed(values['bytes']['state'])}B and per token {cache}"
+            return [("generated token, from the state", generated), ("decoding state, per row", state)]
+        return [("generated token, with KV cache", generated), ("KV cache, per token", cache)]
 
     def _duration_lines(self, values: dict[str, Any]) -> list[tuple[str, str]]:
         processes = "" if values["processes"] == 1 else f", {values['processes']} processes"

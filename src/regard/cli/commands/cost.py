@@ -132,13 +132,13 @@ def _estimate(
 def _default_workload(config: "AnyModelConfig") -> "Workload":
     """One sequence if there is no recipe: a full context, a sentence of usual length, or an image."""
     from regard.cost import Workload
-    from regard.model import EncoderDecoderConfig, LanguageModelConfig, VisionTransformerConfig
+    from regard.model import CAUSAL_MODELS, SEQ2SEQ_MODELS, VisionTransformerConfig
 
     if isinstance(config, VisionTransformerConfig):
         return Workload(1, config.sequence_length)
-    if isinstance(config, LanguageModelConfig):
+    if config.kind in CAUSAL_MODELS:
         return Workload(1, _CONTEXT_LENGTH)
-    return Workload(1, _SENTENCE_LENGTH, _SENTENCE_LENGTH if isinstance(config, EncoderDecoderConfig) else 0)
+    return Workload(1, _SENTENCE_LENGTH, _SENTENCE_LENGTH if config.kind in SEQ2SEQ_MODELS else 0)
 
 
 def _find(name: str, overrides: list[str]) -> "tuple[AnyModelConfig, Recipe | None]":
