@@ -18,6 +18,7 @@ from regard.cli.commands import (
     average,
     cache,
     classify,
+    compare,
     cost,
     data,
     fill,
@@ -55,6 +56,7 @@ app.command("recipe")(recipes.recipe)
 app.command("settings")(settings.settings)
 app.command("average")(average.average)
 app.command("cost")(cost.cost)
+app.command("compare")(compare.compare)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("generate")(generate.generate)

@@ -31,6 +31,7 @@ class AttentionSpec(Message):
     attention_type: AttentionType
     layers: int
     heads: int
+    weights_only: bool | None = None
 
 
 class DecodingSettings(Message):

@@ -138,14 +138,15 @@ def _nodes(trace: Trace) -> Iterator[NodeAttention]:
 
 def _cells(trace: Trace) -> Iterator[Cell]:
     """Cells of every head: the middle query first, then the queries around it."""
-    if trace.traced_model is None:
+    specs = [spec for spec in reversed(trace.header.model.attention) if not spec.weights_only]
+    if trace.traced_model is None or not specs:
         return
     lengths = {"encoder": len(trace.header.source), "decoder": len(trace.header.target)}
     lengths["cross"] = lengths["decoder"]
     for rank in range(max(lengths.values())):
         requests = [
             CellRequest(attention_type=spec.attention_type, layer=layer, head=head, query=query)
-            for spec in reversed(trace.header.model.attention)
+            for spec in specs
             if (query := _from_middle(rank, lengths[spec.attention_type])) is not None
             for layer in range(spec.layers)
             for head in range(spec.heads)

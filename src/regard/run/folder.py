@@ -329,7 +329,10 @@ def _json(metadata: Mapping[str, Any]) -> str:
 def load_weights(model: AnyModel, weights: Mapping[str, Tensor], path: Path) -> None:
     """Load weights, read from `path`, into a model, whose tensors must match exactly."""
     _check_shapes({name: tuple(tensor.shape) for name, tensor in weights.items()}, model, path)
+    expected = model.state_dict()
     for name, tensor in weights.items():
+        if tensor.dtype == expected[name].dtype == torch.int64:  # the keys of a table, which are no weights
+            continue
         if (reason := unusable_reason(tensor)) is not None:
             raise UserError(f"{path}: {name} {reason}; restore it from a copy, or train the model again.")
     model.load_state_dict(weights, assign=True)

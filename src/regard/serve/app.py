@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from regard.look.analysis.attention_maps import check_heads
 from regard.look.analysis.head_importance import measure_heads
 from regard.look.analysis.model_diagram import draw_model
 from regard.look.models.traced_model import TracedModel
@@ -187,6 +188,7 @@ def _add_job_routes(app: FastAPI, state: AppState) -> None:
     async def head_importance(model_id: str, request: Request) -> Response:
         message = await read_json(request, HeadImportanceRequest)
         traced_model = state.traced_model(model_id)
+        check_heads(traced_model.model)
 
         def steps() -> Iterator[tuple[int, HeadImportance]]:
             return measure_heads(traced_model, message, traced_model.folder)

@@ -24,6 +24,23 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "plain": {"width": 8, "layers": 2, "kernel": 2},
         "dilated": {"width": 6, "hidden": 8, "layers": 3, "kernel": 3, "dilations": (1, 2), "tie_weights": False},
     },
+    "deep-att": {
+        "plain": {"width": 8, "hidden": 6},
+        "two vocabularies": {"width": 6, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1, "source_vocab_size": 9},
+    },
+    "gnmt": {
+        "LSTM": {"width": 8},
+        "GRU": {"width": 8, "cell": "gru", "layers": 2, "tie_weights": False, "source_vocab_size": 9},
+    },
+    "ngram": {
+        "trigrams": {"order": 3},
+        "single tokens": {"order": 1},
+    },
+    "recurrent": {
+        "summary in every step": {"width": 8, "hidden": 12},
+        "first states, reversed source": {"width": 8, "hidden": 12, "cell": "lstm", "layers": 2, "reverse_source": True}
+        | {"summary_input": "first_state", "source_vocab_size": 9},
+    },
     "recurrent-lm": {
         "LSTM": {"width": 8, "layers": 2},
         "GRU": {"cell": "gru", "width": 6, "layers": 1, "tie_weights": False},
@@ -31,6 +48,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "recurrent-attention": {
         "plain": {"width": 8, "hidden": 12},
         "two vocabularies": {"width": 8, "hidden": 12, "source_vocab_size": 9},
+        "Luong": {"width": 8, "hidden": 12, "cell": "lstm", "attention": {"kind": "dot"}, "decoder": {"kind": "luong"}},
     },
 }
 """The settings of the samples by kind and name."""

@@ -1,9 +1,10 @@
 """Finding a model's attention modules, and recording their weights during a forward pass.
 
-Every model of the package is built from stacks of blocks, so its attention modules can be listed by type and layer.
-The modules listed here are those that can be recorded, opened and ablated.
+A Transformer is built from stacks of blocks, so its attention modules can be listed by type and layer; they can be
+recorded, opened and ablated. The models before it list their own, of which only the weights are known.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,14 +13,23 @@ from torch import Tensor, nn
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.look.schema import AttentionSpec, AttentionType
+from regard.model import CausalSequenceModel, SequenceToSequence
+from regard.model.before.base import AlignmentModule
 from regard.model.stack import Stack
+
+WEIGHTS_ONLY = (
+    "The attention of this model is not the multi-head attention of a Transformer: its weights can be shown, but its "
+    "heads cannot be opened or ablated."
+)
 
 AttentionKey = tuple[AttentionType, int]
 """An attention type and a layer."""
 
 
-def attention_modules(model: nn.Module) -> dict[AttentionType, list[Attention]]:
+def attention_modules(model: nn.Module) -> Mapping[AttentionType, Sequence[Attention | AlignmentModule]]:
     """A model's attention modules by type, from the first layer to the last."""
+    if isinstance(model, SequenceToSequence | CausalSequenceModel):
+        return model.attention_modules()
     modules: dict[AttentionType, list[Attention]] = {}
     encoder, decoder = getattr(model, "encoder", None), getattr(model, "decoder", None)
     if isinstance(encoder, Stack):
@@ -34,7 +44,12 @@ def attention_modules(model: nn.Module) -> dict[AttentionType, list[Attention]]:
 def attention_specs(model: nn.Module) -> list[AttentionSpec]:
     """The number of layers and heads of each attention type."""
     return [
-        AttentionSpec(attention_type=attention_type, layers=len(layers), heads=layers[0].heads)
+        AttentionSpec(
+            attention_type=attention_type,
+            layers=len(layers),
+            heads=layers[0].heads,
+            weights_only=None if isinstance(layers[0], Attention) else True,
+        )
         for attention_type, layers in attention_modules(model).items()
     ]
 
@@ -46,16 +61,28 @@ def attention_nbytes(model: nn.Module, source: int, target: int) -> int:
 
 
 def find_attention(model: nn.Module, attention_type: AttentionType, layer: int, head: int | None = None) -> Attention:
-    """The attention module of a layer; an error if the model has no such type, layer or head."""
+    """The attention module of a layer; an error if the model has no such type, layer or head, or only its weights."""
     modules = attention_modules(model)
     layers = modules.get(attention_type)
     if layers is None:
-        raise UserError(f"This model has no {attention_type!r} attention; it has {', '.join(modules)}.")
+        raise UserError(f"This model has no {attention_type!r} attention; it has {', '.join(modules) or 'none'}.")
     if not 0 <= layer < len(layers):
         raise UserError(f"{attention_type!r} has no layer {layer}: its {len(layers)} layers are counted from 0.")
     if head is not None and not 0 <= head < layers[layer].heads:
         raise UserError(f"{attention_type!r} has no head {head}: its {layers[layer].heads} heads are counted from 0.")
-    return layers[layer]
+    found = layers[layer]
+    if not isinstance(found, Attention):
+        raise UserError(WEIGHTS_ONLY)
+    return found
+
+
+def check_heads(model: nn.Module) -> None:
+    """Refuse a model without heads that can be ablated."""
+    modules = [module for layers in attention_modules(model).values() for module in layers]
+    if not modules:
+        raise UserError("This model has no attention, so there are no heads to ablate.")
+    if not all(isinstance(module, Attention) for module in modules):
+        raise UserError(WEIGHTS_ONLY)
 
 
 @dataclass
@@ -64,20 +91,26 @@ class AttentionRecorder:
 
     model: nn.Module
     dtype: torch.dtype | None = None
+    source_length: int = 0
+    """The number of source tokens, for modules that attend to the source and to the target so far at once."""
     weights: dict[AttentionType, list[Tensor]] = field(default_factory=dict)
     """For each attention type, one tensor per layer.  # (batch, heads, queries, keys)"""
 
     def __post_init__(self) -> None:
-        self._types = {
-            module: attention_type
-            for attention_type, modules in attention_modules(self.model).items()
-            for module in modules
-        }
+        self._types: dict[nn.Module, list[AttentionType]] = {}
+        for attention_type, modules in attention_modules(self.model).items():
+            for module in modules:
+                self._types.setdefault(module, []).append(attention_type)
 
     def __call__(self, module: nn.Module, weights: Tensor) -> None:
-        assert isinstance(module, Attention)
         recorded = weights.detach().to(device="cpu", dtype=self.dtype)
-        self.weights.setdefault(self._types[module], []).append(recorded)
+        types = self._types.get(module, [])
+        for attention_type in types:
+            part = recorded
+            if len(types) > 1:
+                source, target = recorded.tensor_split([self.source_length], dim=-1)
+                part = source if attention_type == "cross" else target
+            self.weights.setdefault(attention_type, []).append(part)
 
     def stacked(self, attention_type: AttentionType) -> Tensor:
         """The weights of the batch's first row in all layers.  # (layers, heads, queries, keys)"""

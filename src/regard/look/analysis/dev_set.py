@@ -18,7 +18,7 @@ from regard.data.registry import find_dataset
 from regard.decode.strategy import upcast
 from regard.errors import UserError
 from regard.look.models.traced_model import IGNORE, Example, TracedModel
-from regard.model import EncoderDecoder, VisionTransformer
+from regard.model import Seq2SeqLM, VisionTransformer
 from regard.task.base import Recipe
 from regard.task.recipe_io import read_recipe
 
@@ -81,7 +81,7 @@ def _forward(traced_model: TracedModel, batch: Sequence[Example]) -> tuple[Tenso
         torch.stack(labels) if labels[0].dim() == 0 else pad_sequence(labels, batch_first=True, padding_value=IGNORE)
     ).to(model.device)
     input_lengths = None if len(batch) == 1 else lengths
-    if isinstance(model, EncoderDecoder):
+    if isinstance(model, Seq2SeqLM):
         source, sizes = (
             each.to(model.device) for each in model.pad_sources([example.source or () for example in batch])
         )

@@ -55,7 +55,8 @@ def mean_outputs(model: nn.Module) -> Iterator[HeadMeans]:
 
     with ExitStack() as stack:
         for attention_type, layers in attention_modules(model).items():
-            for layer, attention in enumerate(layers):
+            for layer in range(len(layers)):
+                attention = find_attention(model, attention_type, layer)
                 handle = attention.o_proj.register_forward_pre_hook(accumulate((attention_type, layer)))
                 stack.callback(handle.remove)
         yield means

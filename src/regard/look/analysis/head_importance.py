@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from regard.errors import UserError
+from regard.look.analysis.attention_maps import check_heads
 from regard.look.analysis.dev_set import DevSet, load_dev_set, mean_loss, run_unpadded
 from regard.look.analysis.head_ablation import HeadMeans, ablate_heads, all_heads, mean_outputs
 from regard.look.models.traced_model import TracedModel
@@ -28,6 +29,7 @@ def measure_heads(
     """
     if request.metric not in traced_model.metrics:
         raise UserError(f"{request.metric!r} is not a metric of this model; use {' or '.join(traced_model.metrics)}.")
+    check_heads(traced_model.model)
     dev_set = load_dev_set(traced_model, request.lines, folder)
     heads = all_heads(traced_model.model)
     means: HeadMeans | None = None

@@ -78,13 +78,14 @@ class SearchRecorder:
     """The dtype of the recorded attention; None keeps the model's."""
     report_step: OnStep | None = None
     should_stop: Callable[[], bool] | None = None
+    source_length: int = 0
     attention: bool = True
     nodes: list[Node] = field(default_factory=list)
     rows: dict[AttentionType, list[Tensor]] = field(default_factory=dict)
     """The attention of each node that was fed to the model, by `attention_index`.  # (layers, heads, keys)"""
 
     def __post_init__(self) -> None:
-        self._recorder = AttentionRecorder(self.model, self.dtype)
+        self._recorder = AttentionRecorder(self.model, self.dtype, self.source_length)
         self._active: list[Node | None] | None = None
         self._finished: list[Node] = []
         self._nbytes = 0

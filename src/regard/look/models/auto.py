@@ -10,7 +10,7 @@ from regard.look.models.encoder import TracedTextEncoder
 from regard.look.models.images import TracedImageClassifier
 from regard.look.models.tasks import TASK_MODELS
 from regard.look.models.traced_model import TracedModel
-from regard.model import Encoder, EncoderDecoder, LanguageModel, VisionTransformer
+from regard.model import CausalLM, Encoder, Seq2SeqLM, VisionTransformer
 from regard.task.auto import open_model
 from regard.task.image_classification.pipeline import ImageClassifier
 from regard.task.pipeline import Pipeline
@@ -37,7 +37,7 @@ def load_traced_model(name: str | Path, device: torch.device | str = "cpu") -> T
 
 def _generic(pipeline: Pipeline, name: str) -> TracedModel:
     match pipeline.model:
-        case EncoderDecoder() | LanguageModel():
+        case Seq2SeqLM() | CausalLM():
             return TracedAutoregressiveModel(pipeline, name)
         case Encoder():
             return TracedTextEncoder(pipeline, name)

@@ -20,6 +20,7 @@ from regard.decode import DecodeConfig, Hypothesis, Observer, Request, search_ba
 from regard.errors import UserError
 from regard.look import schema
 from regard.look.analysis.attention_maps import AttentionRecorder, attention_nbytes
+from regard.look.analysis.hidden_states import last_hidden_states, record_hidden_states
 from regard.look.analysis.search_recorder import OnStep, SearchRecorder, StopObserver
 from regard.look.models.detokenizer import Detokenizer, TextDetokenizer
 from regard.look.models.search_tree import beam_nodes, generated_tokens, next_tokens
@@ -34,7 +35,7 @@ from regard.look.models.traced_model import (
 )
 from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, TokenEvent
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
-from regard.model import EncoderDecoder, LanguageModel
+from regard.model import CausalLM, Seq2SeqLM
 from regard.model.autoregressive import EMPTY_PROMPT
 from regard.task.pipeline import Pipeline
 
@@ -55,7 +56,7 @@ class ForcedPass:
     """A teacher-forced pass over an output."""
 
     logits: Tensor  # (tokens, vocab_size)
-    hidden_states: Tensor  # (tokens, width), the decoder's output
+    hidden_states: Tensor  # (tokens, width); (tokens, 0) if the model has none
     attention: AttentionRecorder
 
 
@@ -81,7 +82,7 @@ class TracedAutoregressiveModel(TracedModel):
     generates = True
     default_max_new_tokens = 200
 
-    model: EncoderDecoder | LanguageModel
+    model: Seq2SeqLM | CausalLM
     source_tokenizer: TextTokenizer
     target_tokenizer: TextTokenizer
     target_detokenizer: Detokenizer
@@ -116,7 +117,7 @@ class TracedAutoregressiveModel(TracedModel):
     def encode_request(self, request: RunRequest) -> Source:
         """The model's input for a request."""
         ids = self.encode_text(request.text)
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             ids = self.source_detokenizer.edited_ids(request.source_tokens, ids, (0, 1))
             if not ids:
                 raise UserError("The input is empty; enter a text.")
@@ -134,7 +135,7 @@ class TracedAutoregressiveModel(TracedModel):
 
     def search_request(self, source: Source, config: DecodeConfig, max_new_tokens: int) -> Request:
         """The request for the decoder."""
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             max_new_tokens = min(config.max_length(len(source.ids) + 1), max_new_tokens)
         return Request(source.ids, max_new_tokens, config)
 
@@ -204,7 +205,7 @@ class TracedAutoregressiveModel(TracedModel):
         source_length = len(self._source_ids(source))
         check_size(attention_nbytes(self.model, source_length, len(self._prefix(source))))  # before any computation
         with self.ablated(request, should_stop):
-            recorder = SearchRecorder(self.model, self.eos, dtype, self._on_step(source, on_token), should_stop)
+            recorder = SearchRecorder(self.model, self.eos, dtype, self._on_step(source, on_token), should_stop, source_length)
             best = self._search(source, request, recorder)
             target = [*self._prefix(source), *self._with_eos(best)]
             check_size(attention_nbytes(self.model, source_length, len(target)))
@@ -250,7 +251,7 @@ class TracedAutoregressiveModel(TracedModel):
         return partial(self._forward, source, target[: self._max_positions], None)
 
     def make_example(self, item: Any) -> Example | None:
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             source, _, target = item.partition("\t")
             return self.pair_example(self.encode_text(source), self.target_tokenizer.encode(target))
         prompt = self.prompt(self.encode_text(item))[:MAX_EXAMPLE_LENGTH]
@@ -260,7 +261,7 @@ class TracedAutoregressiveModel(TracedModel):
         """The example of a source and target; None if one is empty or too long."""
         if not source or not target or max(len(source), len(target)) > MAX_EXAMPLE_LENGTH:
             return None
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             bos = int(self.model.first_tokens(1)[0])
             return Example(torch.tensor([bos, *target]), torch.tensor([*target, self.eos]), tuple(source))
         labels = [*[IGNORE] * (len(source) - 1), *target, self.eos]  # one sequence: the source is a prompt
@@ -269,17 +270,17 @@ class TracedAutoregressiveModel(TracedModel):
     @property
     def _max_positions(self) -> int | None:
         """The number of positions of the decoder; None if it is unlimited."""
-        return self.model.embedding.embed_positions.max_length
+        return self.model.max_positions
 
     def _prefix(self, source: Source) -> list[int]:
         """The decoder's input before the first generated token: bos, or the prompt."""
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             return [int(self.model.first_tokens(1)[0])]
         return list(source.ids)
 
     def _source_ids(self, source: Source) -> list[int]:
         """The source as the model reads it, with the special tokens that the model adds."""
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             ids: list[int] = self.model.pad_sources([source.ids])[0][0].tolist()
             return ids
         return list(source.ids)
@@ -327,14 +328,10 @@ class TracedAutoregressiveModel(TracedModel):
 
     def _forced_pass(self, source: Source, target: Sequence[int], dtype: torch.dtype | None) -> ForcedPass:
         """A pass over `target` that records attention; zeros for a last token beyond the model's positions."""
-        recorder = AttentionRecorder(self.model, dtype)
+        recorder = AttentionRecorder(self.model, dtype, len(self._source_ids(source)))
         missing = 0 if self._max_positions is None else max(0, len(target) - self._max_positions)
-        hidden_states: list[Tensor] = []
-        hook = self.model.decoder.register_forward_hook(lambda _, inputs, output: hidden_states.append(output[0]))
-        try:
+        with record_hidden_states(self.model) as hidden_states:
             logits = self._forward(source, target[: len(target) - missing], recorder)
-        finally:
-            hook.remove()
         if missing:
             for name in recorder.weights.keys() & {"decoder", "cross"}:
                 keys = missing if name == "decoder" else 0
@@ -342,14 +339,14 @@ class TracedAutoregressiveModel(TracedModel):
                     nn.functional.pad(weights, (0, keys, 0, missing)) for weights in recorder.weights[name]
                 ]
         check_logits(logits)
-        return ForcedPass(logits[0].cpu(), hidden_states[-1].cpu(), recorder)
+        return ForcedPass(logits[0].cpu(), last_hidden_states(hidden_states, logits).cpu(), recorder)
 
     @torch.no_grad()
     def _forward(self, source: Source, target: Sequence[int], attention_hook: AttentionHook | None) -> Tensor:
         """The logits for the token after each position.  # (1, tokens, vocab_size)"""
         device = self.model.device
         inputs = [torch.tensor([list(target)], device=device)]
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, Seq2SeqLM):
             inputs.insert(0, self.model.pad_sources([source.ids])[0].to(device))
         logits: Tensor = self.model(*inputs, attention_hook=attention_hook)
         return logits

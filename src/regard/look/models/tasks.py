@@ -36,7 +36,7 @@ from regard.look.models.encoder import (
 from regard.look.models.images import TracedImageClassifier
 from regard.look.models.traced_model import IGNORE, Example, TracedModel
 from regard.look.schema import Choice, Prediction, RunRequest
-from regard.model import ClassificationHeadConfig, LanguageModel
+from regard.model import CausalLM, ClassificationHeadConfig
 from regard.task.base import Recipe
 from regard.task.classification.pipeline import TextLabeler
 from regard.task.classification.recipe import ClassificationRecipe
@@ -87,7 +87,7 @@ class TracedTranslator(TracedAutoregressiveModel):
     def encode_request(self, request: RunRequest) -> Source:
         if not request.text.strip() and not request.source_tokens:
             raise UserError("There is nothing to translate; enter a sentence.")
-        is_prompt = isinstance(self.model, LanguageModel)
+        is_prompt = isinstance(self.model, CausalLM)
         tokenizer = self.target_tokenizer if is_prompt else self.source_tokenizer
         capitals = self.pipeline.capitals
         text = (

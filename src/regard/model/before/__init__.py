@@ -8,24 +8,34 @@ from regard.model.before.base import (
     SequenceToSequence,
 )
 from regard.model.before.bytenet import ByteNetConfig
+from regard.model.before.context import ContextConfig
 from regard.model.before.convolutional import ConvolutionalConfig
 from regard.model.before.convolutional_lm import ConvolutionalLMConfig
 from regard.model.before.deep_att import DeepAttConfig
+from regard.model.before.dnn1 import DNN1Config
+from regard.model.before.dnn2 import DNN2Config
 from regard.model.before.gnmt import GnmtConfig
+from regard.model.before.ngram import NgramConfig
 from regard.model.before.recurrent import RecurrentConfig
 from regard.model.before.recurrent_attention import RecurrentAttentionModelConfig
 from regard.model.before.recurrent_lm import RecurrentLMConfig
 from regard.model.before.state import RecurrentState
+from regard.model.before.window import WindowLMConfig
 
 CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
     "convolutional-lm": ConvolutionalLMConfig,
+    "ngram": NgramConfig,
     "recurrent-lm": RecurrentLMConfig,
+    "window-lm": WindowLMConfig,
 }
 """Models of one sequence, by the `kind` of their config."""
 
 SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {
     "bytenet": ByteNetConfig,
     "convolutional": ConvolutionalConfig,
+    "context": ContextConfig,
+    "dnn1": DNN1Config,
+    "dnn2": DNN2Config,
     "recurrent": RecurrentConfig,
     "recurrent-attention": RecurrentAttentionModelConfig,
     "gnmt": GnmtConfig,

@@ -6,7 +6,7 @@ the next, and gives the logits after each. The forward pass of training is `deco
 state, and a decoding step is `decode` over one token, so there is no second implementation that could differ.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -20,6 +20,7 @@ from regard.model.before.state import RecurrentState
 from regard.model.embedding import SpecialTokensConfig, TokenEmbedding
 
 Dropout = Field(default=0.1, ge=0, lt=1)
+AttentionType = Literal["encoder", "decoder", "cross"]
 
 
 class SequenceConfig(Config):
@@ -60,6 +61,20 @@ class CausalLMConfig(SequenceConfig):
     """The config of a model of one sequence."""
 
 
+class AlignmentModule(nn.Module):
+    """A module that calls `attention_hook(self, weights)`: the base of every attention before the Transformer's.
+
+    These papers spoke of alignment: how much a target token is aligned with each token of the source. A model lists
+    such modules (`attention_modules`), so that they can be recorded and drawn.
+    """
+
+    heads = 1
+    """The number of heads."""
+    attention_types: tuple[AttentionType, ...] = ("cross",)
+    """What it attends to: "cross" is the source, "encoder" the source from within, "decoder" the target so far. A
+    module that attends to the source and to the target so far at once, in this order of keys, has both."""
+
+
 class _StepModel(GenerativeModel):
     """Decoding steps from `decode`."""
 
@@ -73,6 +88,14 @@ class _StepModel(GenerativeModel):
         tokens: # (rows, tokens); gives (rows, tokens, vocabulary)
         """
         raise NotImplementedError
+
+    def attention_modules(self) -> dict[AttentionType, list[AlignmentModule]]:
+        """The attention modules by type, in order of computation; empty for a model without attention."""
+        modules: dict[AttentionType, list[AlignmentModule]] = {}
+        for module in self.modules():
+            for attention_type in module.attention_types if isinstance(module, AlignmentModule) else ():
+                modules.setdefault(attention_type, []).append(module)
+        return modules
 
     @torch.no_grad()
     def step(

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.config import Config
+from regard.model.before.base import AlignmentModule
 from regard.model.before.state import RecurrentState
 
 ScoreKind = Literal["additive", "dot", "general", "concat"]
@@ -35,7 +36,7 @@ class Source(NamedTuple):
         return cls(state.memory.get("key", values), values, None if mask is None else ~mask[:, None])
 
 
-class RecurrentAttention(nn.Module):
+class RecurrentAttention(AlignmentModule):
     """Attention with one head over the encoded source. A kind of attention says what keys and scores are."""
 
     def keys(self, memory: Tensor) -> Tensor | None:

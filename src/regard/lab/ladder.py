@@ -1,0 +1,202 @@
+"""Ladders: the models that `regard compare` trains, and what all of them have in common.
+
+A comparison is fair only if everything but the model is the same. So a ladder names one base recipe for data,
+tokenizer, training and evaluation, and each of its rungs says only what differs. Rungs are listed in the expected
+order, the simplest first, so that a report can say where the order came out otherwise.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regard.config import Config, ConfigError, parse_toml
+from regard.errors import UserError
+from regard.task.recipe_io import apply_override
+
+BudgetKind = Literal["parameters", "tokens", "flops", "minutes", "steps"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._]*(-[a-z0-9._]+)*$", max_length=60)]
+_FOLDER = ("lab", "ladders")
+
+
+class BudgetConfig(Config):
+    """What every rung gets the same amount of."""
+
+    kind: BudgetKind
+    """steps: optimizer steps. tokens: target tokens to train on. flops: training FLOPs. minutes: time of training on
+    this machine, from the speed of the first steps. parameters: the size of the model, by scaling `rungs.scale`; the
+    steps are then those of the recipe."""
+    value: float = Field(gt=0, le=1e30)
+    """How much of it."""
+
+
+class PublishedConfig(Config):
+    """A number that others have published for a model of this kind."""
+
+    score: float
+    """The published score."""
+    metric: str = "BLEU"
+    """The metric of the score."""
+    test: str = ""
+    """The test set, if it is not that of the ladder."""
+    source: str
+    """Who published it, and where."""
+
+
+class RungConfig(Config):
+    """One model of a ladder."""
+
+    name: Name
+    """A short name, for folders and `--rungs`."""
+    label: str
+    """The name in tables and charts."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the recipe that differ, as tables: [rungs.overrides.model] and so on. A [model] with a `kind`
+    replaces that of the base recipe; all other tables are merged into it."""
+    scale: tuple[str, ...] = Field(default=("model.width",), strict=False)
+    """The settings that a budget of parameters multiplies; none, to leave the model as it is."""
+    reference: str = ""
+    """The paper that describes the model."""
+    published: tuple[PublishedConfig, ...] = Field(default=(), strict=False)
+    """Published numbers to show beside ours."""
+    note: str = ""
+    """What a reader of the report should know about this rung, such as how its settings were chosen."""
+
+
+class Ladder(Config):
+    """Everything a comparison depends on."""
+
+    name: Name
+    """The name of the ladder. By default, that of its file."""
+    description: str
+    """One sentence: the question that the ladder answers."""
+    base: str
+    """The recipe that all rungs start from: a name, or a path relative to the ladder's file."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the recipe that differ for all rungs."""
+    rungs: tuple[RungConfig, ...] = Field(strict=False, min_length=1)
+    """The models, in the order in which they are expected to do better."""
+    budget: BudgetConfig
+    seeds: int = Field(default=1, ge=1, le=1000)
+    """How many times each rung is trained on all the data, with the seeds 1, 2 and so on."""
+    seeds_of_parts: int = Field(default=1, ge=1, le=1000)
+    """The same for training on a part of the data."""
+    sizes: tuple[float, ...] = Field(default=(1.0,), strict=False, min_length=1)
+    """The sizes of the training set, as fractions of all of it."""
+    test: str = "test"
+    """The test set that the report compares."""
+    device: str = "auto"
+    """The device to train on."""
+    parallel: int = Field(default=1, ge=1, le=256)
+    """How many runs are trained side by side."""
+    max_minutes: float | None = Field(default=None, gt=0, le=1e6)
+    """A run that takes longer is stopped, and reported as such; no limit if not given."""
+    recall: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16), strict=False)
+    """The distances at which the recall of a planted word is measured; none, to leave it out."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [rung.name for rung in self.rungs]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise ConfigError(f"rungs.{number}.name", f"{name!r} is the name of another rung; choose another.")
+        for number, size in enumerate(self.sizes):
+            if not 0 < size <= 1:
+                raise ConfigError(f"sizes.{number}", f"found {size}; expected a fraction above 0 and at most 1.")
+        for number, distance in enumerate(self.recall):
+            if not 1 <= distance <= 10_000:
+                raise ConfigError(f"recall.{number}", f"found {distance}; expected a distance in words, at least 1.")
+        return self
+
+    def rung(self, name: str) -> RungConfig:
+        """A rung by its name."""
+        for rung in self.rungs:
+            if rung.name == name:
+                return rung
+        names = [rung.name for rung in self.rungs]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the rungs are {', '.join(names)}."
+        raise UserError(f"{self.name} has no rung {name!r}; {hint}")
+
+    def only(self, names: Sequence[str]) -> "Ladder":
+        """The ladder with some of its rungs, in its own order."""
+        chosen = {self.rung(name).name for name in names}
+        return self.model_copy(update={"rungs": tuple(rung for rung in self.rungs if rung.name in chosen)})
+
+
+def list_ladders() -> list[Ladder]:
+    """The ladders that ship with the package, by name."""
+    return [read_ladder(name)[0] for name in _shipped_names()]
+
+
+def read_ladder(name: str | Path, overrides: Sequence[str] = ()) -> tuple[Ladder, list[str]]:
+    """A ladder by its name or by the path of a .toml file, and the overrides that are for its recipes.
+
+    Overrides of the form "seeds=1" or "budget.value=2" change the ladder; all others ("train.batch_tokens=512") are
+    settings of every rung's recipe.
+    """
+    values, where, folder = _read_values(name)
+    values = {"name": Path(name).name.removesuffix(".toml"), **values}
+    own = {key for key in Ladder.model_fields if key not in ("name", "description", "overrides", "rungs")}
+    rest = []
+    for override in overrides:
+        if override.partition("=")[0].split(".")[0].strip() in own:
+            values = apply_override(values, override)
+        else:
+            rest.append(override)
+    ladder = Ladder.read(_with_floats(values), where)
+    if folder is not None and (ladder.base.endswith(".toml") or "/" in ladder.base):
+        ladder = ladder.model_copy(update={"base": str(folder / ladder.base)})
+    return ladder, rest
+
+
+def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as values by their dotted keys. A model with a `kind` stays a table: it replaces another model."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        is_table = isinstance(value, Mapping) and value and not (name == "model" and "kind" in value)
+        flat |= dotted(value, f"{name}.") if is_table else {name: value}
+    return flat
+
+
+def _with_floats(values: dict[str, Any]) -> dict[str, Any]:
+    """TOML's integers where a ladder has real numbers: `sizes = [1]`, `value = 1000`."""
+    values = dict(values)
+    if isinstance(values.get("sizes"), list):
+        values["sizes"] = [float(each) if type(each) is int else each for each in values["sizes"]]
+    return values
+
+
+def _read_values(name: str | Path) -> tuple[dict[str, Any], str, Path | None]:
+    """The plain values of a ladder, its name for messages, and the folder that its paths are relative to."""
+    path = Path(name)
+    if path.suffix == ".toml" or "/" in str(name):
+        try:
+            text, where, folder = path.read_text(encoding="utf-8"), str(path), path.parent.absolute()
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: there is no such ladder; `regard compare --list` lists those of regard."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read as a ladder ({error}).") from None
+    else:
+        names = _shipped_names()
+        if str(name) not in names:
+            near = difflib.get_close_matches(str(name), names, n=2, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`regard compare --list` lists them."
+            raise UserError(f"There is no ladder named {str(name)!r}; {hint} The path of a file ends in .toml.")
+        file = resources.files("regard").joinpath(*_FOLDER, f"{name}.toml")
+        text, where, folder = file.read_text(encoding="utf-8"), f"ladder {name}", None
+    try:
+        return parse_toml(text), where, folder
+    except ValueError as error:
+        raise UserError(f"{where} is not TOML: {error}.") from None
+
+
+def _shipped_names() -> list[str]:
+    files = resources.files("regard").joinpath(*_FOLDER).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))

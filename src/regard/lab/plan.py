@@ -1,0 +1,181 @@
+"""The runs of a ladder: which recipes are trained, with every setting decided, before anything is trained.
+
+All that can be wrong with a ladder is found here, so that a comparison of hours does not fail at its last rung: an
+unknown kind of model, a misspelled setting, a budget that a rung cannot meet.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.text.corpus import Corpus
+from regard.errors import UserError
+from regard.files import write_text
+from regard.lab.ladder import Ladder, RungConfig, dotted
+from regard.model import build_meta, count_embedding_parameters, count_parameters
+from regard.task.base import Recipe
+from regard.task.recipe_io import apply_override, read_recipe
+
+_TOLERANCE = 0.1
+"""How far the size of a model may be from a budget of parameters."""
+_STEP = 8
+"""Scaled sizes are multiples of this, or of the number of heads."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A rung on a part of the data with a seed."""
+
+    rung: RungConfig
+    size: float
+    seed: int
+    recipe: Recipe
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        return f"{self.rung.name}-{size_name(self.size)}-{self.seed}"
+
+
+def size_name(size: float) -> str:
+    return "full" if size == 1 else f"{size:g}"
+
+
+def plan_runs(ladder: Ladder, overrides: Sequence[str], folder: Path) -> list[PlannedRun]:
+    """All runs, those on all data first; subsets of the training data are written into `folder`.
+
+    The order lets a comparison that is stopped early say most.
+    """
+    recipes = validate(ladder, overrides)
+    runs = []
+    for size in sorted(ladder.sizes, reverse=True):
+        seeds = ladder.seeds if size == 1 else ladder.seeds_of_parts
+        for seed in range(1, seeds + 1):
+            for rung in ladder.rungs:
+                recipe, changes = recipes[rung.name]
+                changes = {**changes, **_subset(recipe, size, folder), "train.seed": seed}
+                runs.append(PlannedRun(rung, size, seed, read_recipe(ladder.base, changes)))
+    return runs
+
+
+def validate(ladder: Ladder, overrides: Sequence[str] = ()) -> dict[str, tuple[Recipe, dict[str, Any]]]:
+    """Check every rung of a ladder; errors name the rung. Gives each one's recipe, and what differs from the base's."""
+    recipes = {}
+    for rung in ladder.rungs:
+        try:
+            recipes[rung.name] = _rung_recipe(ladder, rung, overrides)
+        except UserError as error:
+            raise UserError(f"{ladder.name}: rung {rung.name!r}: {error}") from None
+    return recipes
+
+
+def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe of a rung on all data, and what changes the base recipe into it."""
+    changes = dotted(ladder.overrides) | dotted(rung.overrides)
+    if isinstance(changes.get("model"), dict):  # settings of another model would not be known to this one
+        changes = {key: value for key, value in changes.items() if not key.startswith("model.")}
+        changes = {"model": changes.pop("model"), **changes}
+    for override in overrides:
+        changes |= _parsed(override)
+    if ladder.budget.kind == "steps":
+        changes["train.steps"] = max(1, round(ladder.budget.value))
+    recipe = read_recipe(ladder.base, changes)
+    known = [*recipe.test_sources()]
+    if ladder.test not in known:
+        raise UserError(f"test: the recipe {ladder.base} has no test set {ladder.test!r}; it has {', '.join(known)}.")
+    if ladder.budget.kind == "parameters":
+        changes |= _scaled(ladder, rung, recipe, changes)
+        recipe = read_recipe(ladder.base, changes)
+    return recipe, changes
+
+
+def _parsed(override: str) -> dict[str, Any]:
+    """The dotted key and the value of a string of the form "a.b=c"."""
+    key = override.partition("=")[0].strip()
+    values: Any = apply_override({}, override)
+    for part in key.split("."):
+        values = values[part]
+    return {key: values}
+
+
+def _scaled(ladder: Ladder, rung: RungConfig, recipe: Recipe, changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings that bring a rung to the budget of parameters."""
+    if not rung.scale:
+        return {}
+    budget, sizes = ladder.budget.value, {key: _setting(recipe, key) for key in rung.scale}
+    tried: dict[int, dict[str, Any]] = {}
+    smallest: tuple[int, int] | None = None
+    for candidate in _candidates(sizes):
+        try:
+            config = read_recipe(ladder.base, changes | candidate).expected_model_config
+        except UserError:  # a width that heads do not divide, for example
+            continue
+        model = build_meta(config)
+        count = count_parameters(model)
+        if smallest is None:
+            smallest = count, count_embedding_parameters(model)
+        tried[count] = candidate
+        if count > 1.5 * budget:
+            break
+    if smallest is None or not tried:
+        raise UserError(f"no multiple of {', '.join(sizes)} gives a model that can be built; change rungs.scale.")
+    best = min(tried, key=lambda count: abs(count - budget))
+    if abs(best - budget) <= _TOLERANCE * budget:
+        return tried[best]
+    if best == smallest[0] and best > budget:
+        raise UserError(
+            f"the budget of {budget:,.0f} parameters is impossible: even at {_shown(tried[best])} the model has "
+            f"{best:,}, {smallest[1]:,} of them embeddings; raise budget.value, or lower tokenizer.vocab_size."
+        )
+    raise UserError(
+        f"the budget of {budget:,.0f} parameters is impossible: the nearest model, {_shown(tried[best])}, has {best:,}."
+    )
+
+
+def _candidates(sizes: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Settings from small to large, in proportion."""
+    (_, first), *_ = sizes.items()
+    for multiple in range(_STEP, 4097, _STEP):
+        yield {key: max(_STEP, round(size * multiple / first / _STEP) * _STEP) for key, size in sizes.items()}
+
+
+def _setting(recipe: Recipe, key: str) -> int:
+    """A setting of a rung by its dotted key."""
+    values: Any = recipe.plain() | {"model": recipe.expected_model_config.plain()}
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    if type(values) is not int or values < 1:
+        raise UserError(f"scale: {key} is no number that can be scaled; found {values!r}.")
+    return values
+
+
+def _shown(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
+def _subset(recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
+    """The settings that train on a part of the data. Smaller parts are contained in larger ones.
+
+    A text is cut at its end; sentence pairs are sampled and written into a file.
+    """
+    if size == 1:
+        return {}
+    train = recipe.data.train
+    if recipe.task == "language-modeling":
+        ranges = [source.plain() | {"end": source.begin + (source.end - source.begin) * size} for source in train]
+        return {"data.train": [{key: value for key, value in each.items() if value is not None} for each in ranges]}
+    if recipe.task != "translation":
+        raise UserError(f"sizes: parts of the data of {recipe.task} cannot be made; leave this key out.")
+    if any(source.weight != 1 for source in train):
+        raise UserError("sizes: the sources of data.train have weights, so parts of them cannot be compared.")
+    path = (folder / f"train-{size_name(size)}.jsonl").absolute()
+    if not path.is_file():
+        pairs = list(Corpus("train", train).read())
+        random.Random(1).shuffle(pairs)
+        lines = (json.dumps(pair._asdict(), ensure_ascii=False) for pair in pairs[: max(1, round(len(pairs) * size))])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "".join(f"{line}\n" for line in lines))
+    return {"data.train": [{"path": str(path)}]}

@@ -1,0 +1,154 @@
+"""One run of a comparison, in a process of its own: `python -m regard.lab.worker OUT KEY`.
+
+A rung that diverges, is killed or runs out of memory ends this process and nothing else. Whatever happens, the result
+is a file: what was measured, or one sentence that says what went wrong.
+"""
+
+import contextlib
+import json
+import math
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import UserError
+from regard.files import write_text
+from regard.kernels.dispatch import select_device
+from regard.lab.ladder import Ladder
+from regard.lab.measure import measure
+from regard.progress import listen_to_phases
+from regard.task.base import Recipe
+from regard.task.recipe_io import write_recipe
+from regard.task.registry import read_values
+from regard.task.run import log_cost, train
+from regard.train.callback import Callback, CallbackList, PrinterCallback
+from regard.train.distributed.process_group import SINGLE_PROCESS
+from regard.train.runtime import StoppedError
+
+_PROBE_STEPS, _WARMUP_STEPS = 30, 5
+"""The steps that the speed of a rung is measured on, after some that compile kernels."""
+_NEVER = 1_000_000_000
+STOPPED = 130
+"""The exit code of a run that was stopped and can be resumed."""
+
+
+class DivergedError(Exception):
+    """The loss is no number any more."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"it diverged: the loss was no longer finite at step {step:,}")
+
+
+class _Divergence(Callback):
+    """Ends a run whose loss is no number: it would not recover."""
+
+    def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not math.isfinite(metrics.get("loss", 0.0)):
+            raise DivergedError(step)
+
+
+class _ProbeEndError(Exception):
+    """The probe has seen enough steps."""
+
+
+class _Probe(Callback):
+    """Counts time and tokens of the first steps, and ends the run."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.seen: list[tuple[float, int]] = []
+
+    def on_step(self, step: int, tokens: int) -> None:
+        self.seen.append((time.perf_counter(), tokens))
+        if len(self.seen) >= self.steps:
+            raise _ProbeEndError
+
+    def per_step(self) -> tuple[float, float]:
+        """Seconds and tokens of a step."""
+        skipped = min(_WARMUP_STEPS, len(self.seen) - 2)
+        (start, before), (end, after) = self.seen[skipped], self.seen[-1]
+        steps = len(self.seen) - 1 - skipped
+        return (end - start) / steps, (after - before) / steps
+
+
+def main(out: Path, key: str) -> int:
+    """Train and measure the run `key` of a comparison; the exit code says whether there is a result."""
+    path = out / "plans" / f"{key}.json"
+    plan = json.loads(path.read_text(encoding="utf-8"))
+    result = {name: plan[name] for name in ("key", "rung", "label", "size", "seed")}
+    folder, start = out / "runs" / key, time.time()
+    try:
+        if plan["threads"]:
+            torch.set_num_threads(plan["threads"])
+        device, ladder = select_device(plan["device"]), Ladder.read(plan["ladder"])
+        recipe = read_values(plan["recipe"])
+        if plan.get("steps") is None and ladder.budget.kind in ("tokens", "flops", "minutes"):
+            plan["steps"] = _steps(recipe, ladder, device)
+            write_text(path, json.dumps(plan, ensure_ascii=False, indent=1))
+        if plan.get("steps") is not None:
+            recipe = _with_steps(recipe, plan["steps"])
+        with listen_to_phases(None):
+            callback = CallbackList([PrinterCallback(), _Divergence()])
+            train(recipe, folder, resume=(folder / "recipe.toml").exists(), device=device, callback=callback)
+            result |= {"status": "finished", **measure(recipe, folder, ladder, device)}
+    except StoppedError:
+        return STOPPED
+    except DivergedError as error:
+        result |= {"status": "diverged", "problem": str(error)}
+    except UserError as error:
+        result |= {"status": "failed", "problem": str(error)}
+    except torch.OutOfMemoryError:
+        result |= {"status": "failed", "problem": f"it ran out of memory on {plan['device']}"}
+    result["wall_seconds"] = round(time.time() - start, 1)
+    write_text(out / "results" / f"{key}.json", json.dumps(result, ensure_ascii=False, indent=1))
+    return 0
+
+
+def _steps(recipe: Recipe, ladder: Ladder, device: torch.device) -> int:
+    """The number of steps that the budget allows a rung."""
+    folder, kind, value = Path(tempfile.mkdtemp(prefix="regard-probe-")), ladder.budget.kind, ladder.budget.value
+    try:
+        if kind == "flops":
+            task = recipe.build_task(folder, lambda message: None, SINGLE_PROCESS)
+            per_step = float(log_cost(recipe, task, device, Callback()).flops_per_step)
+        else:
+            probe = _Probe(_PROBE_STEPS)
+            quiet = recipe.train.model_copy(update={"validate_every": _NEVER, "save_every": _NEVER})
+            with contextlib.suppress(_ProbeEndError):
+                train(recipe.model_copy(update={"train": quiet}), folder / "run", device=device, callback=probe)
+            if len(probe.seen) < 3:
+                raise UserError(f"the recipe has only {len(probe.seen)} steps, too few to measure its speed")
+            seconds, tokens = probe.per_step()
+            per_step = seconds / 60 if kind == "minutes" else tokens
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    steps = value / per_step
+    if steps < 1:
+        raise UserError(
+            f"the budget of {value:g} {kind} is impossible: a single step of this rung takes {per_step:.3g} {kind}"
+        )
+    return round(steps)
+
+
+def _with_steps(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe with other steps; a schedule that ends with the run, and its warmup, follow."""
+    values: dict[str, Any] = tomllib.loads(write_recipe(recipe))
+    settings = values["train"]
+    schedule, before = settings["schedule"], settings["steps"]
+    if schedule.get("steps") == before:
+        schedule["steps"] = steps
+    if schedule.get("warmup_steps", 0) >= steps:
+        schedule["warmup_steps"] = schedule["warmup_steps"] * steps // before
+    settings["steps"] = steps
+    return read_values(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
