@@ -160,7 +160,8 @@ def _read_section(
             value = (math.nan, math.nan)
         if len(parts) not in (order + 1, order + 2) or math.isnan(sum(value)):
             raise lines.error(
-                f"expected a probability, {order} tokens and a back-off weight; there are {count:,} of them."
+                f"expected a probability, {order} tokens and a back-off weight; the file says that it has {count:,} "
+                f"{order}-grams."
             )
         words.append(parts[1 : order + 1])
         values.append(value)
