@@ -19,7 +19,8 @@ from regard.look.models.autoregressive import TracedAutoregressiveModel
 from regard.look.models.images import image_data_url
 from regard.look.models.traced_model import TracedModel
 from regard.look.schema import RunRequest
-from regard.model import EncoderDecoderConfig, LanguageModelConfig, SpecialTokensConfig
+from regard.model import EncoderDecoderConfig, LanguageModelConfig, SequenceConfig, SpecialTokensConfig
+from regard.model.before import Seq2SeqConfig
 from regard.run import LoadedModel
 from regard.task.classification.pipeline import TextLabeler
 from regard.task.image_classification.pipeline import ImageClassifier
@@ -48,7 +49,7 @@ def encoder_tokenizer() -> TextTokenizer:
 
 
 def autoregressive_model(
-    config: EncoderDecoderConfig | LanguageModelConfig | None = None,
+    config: EncoderDecoderConfig | LanguageModelConfig | SequenceConfig | None = None,
     dtype: torch.dtype = torch.float64,
     *,
     translates: bool = False,
@@ -66,7 +67,7 @@ def autoregressive_model(
         changes["source_vocab_size"] = text.vocab_size
     origin = {"task": "translation"} if translates else {}
     loaded = LoadedModel(build(config.model_copy(update=changes), dtype), text.tokenizer, origin=origin)
-    is_translator = isinstance(config, EncoderDecoderConfig) or translates
+    is_translator = isinstance(config, EncoderDecoderConfig | Seq2SeqConfig) or translates
     traced_model = make_traced_model(Translator(loaded, decode) if is_translator else TextGenerator(loaded), "small")
     assert isinstance(traced_model, TracedAutoregressiveModel)
     return traced_model

@@ -52,7 +52,8 @@ def line_chart(
         for (x, y), (real_x, real_y) in zip(places, one.points, strict=False):
             tip = escape(f"{one.name}: {number(real_y)} at {number(real_x)}")
             parts.append(
-                f'<circle class="m{one.color % COLORS}" cx="{x:.1f}" cy="{y:.1f}" r="{_MARKER}"><title>{tip}</title></circle>'
+                f'<circle class="m{one.color % COLORS}" cx="{x:.1f}" cy="{y:.1f}" r="{_MARKER}">'
+                f"<title>{tip}</title></circle>"
             )
         ends.append((places[-1], one))
     parts += _end_labels(ends)
@@ -162,7 +163,8 @@ def _frame(x_axis: _Axis, y_axis: _Axis, x_label: str, y_label: str) -> str:
     parts.append(f'<text class="label" x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>')
     height = (_TOP + bottom) / 2
     parts.append(
-        f'<text class="label" transform="translate(13 {height:.0f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>'
+        f'<text class="label" transform="translate(13 {height:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y_label)}</text>"
     )
     return "".join(parts)
 

@@ -33,8 +33,7 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
         "",
         f"- {_size(origin['parameters'], origin['non_embedding'])}",
         *([] if recipe.init_from is None else [f"- started from the weights of {Path(recipe.init_from).name}"]),
-        f"- {origin['steps']:,} steps, {origin['tokens']:,} {recipe.counted_unit}, seed {origin['seed']}; "
-        f"{_weights(origin['final_weights'])}",
+        f"- {_amount(recipe, origin)}; {_weights(origin['final_weights'])}",
         f"- {origin['seconds'] / 60:.1f} minutes on {origin['device']}"
         + ("" if origin["flops"] is None else f", about {origin['flops']:.2e} FLOP"),
         f"- {versions}; finished {origin['finished']}",
@@ -59,9 +58,18 @@ def _size(parameters: int, non_embedding: int) -> str:
     )
 
 
+def _amount(recipe: Recipe, origin: dict[str, Any]) -> str:
+    """How much was trained on, in words."""
+    if origin["final_weights"]["kind"] == "estimated":
+        return f"counted in one pass over {origin['tokens']:,} {recipe.counted_unit}"
+    return f"{origin['steps']:,} steps, {origin['tokens']:,} {recipe.counted_unit}, seed {origin['seed']}"
+
+
 def _weights(final: dict[str, Any]) -> str:
     """Which weights the model has, in words."""
     match final["kind"]:
+        case "estimated":
+            return "estimated without gradients"
         case "average":
             return f"the average of the last {final['checkpoints']} checkpoints"
         case "ema":

@@ -49,6 +49,7 @@ from regard.train.callback import Callback, CallbackList
 from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import check_shard_size
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.estimation import Estimated, Estimator, count_values
 from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import TrainResult
 from regard.train.task import Score, Task
@@ -110,7 +111,8 @@ def train(
         try:
             with phase("Preparing"):
                 task = recipe.build_task(folder, callback.log, process_group)
-                trainer = Trainer(
+                kind = Estimator if isinstance(task.model, Estimated) else Trainer
+                trainer = kind(
                     task, recipe.train, folder, device=device, callback=callback, process_group=process_group
                 )
         except (UserError, RuntimeError) as error:
@@ -125,20 +127,15 @@ def train(
         return _train(recipe, trainer, resume)
 
 
-def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
+def _train(recipe: Recipe, trainer: Trainer[Any] | Estimator, resume: bool) -> RunResult:
     """Train, test, and write the model into its run folder."""
     task, callback, folder = trainer.task, trainer.callback, trainer.folder
-    callback.log(f"Training on {task.describe_data()}")
-    has_validation = next(iter(task.validation_batches()), None) is not None
-    ignored = [] if has_validation else _ignored_without_validation(recipe.train)
-    if ignored:
-        callback.log(f"There is no validation data (data.valid), so {' and '.join(ignored)}.")
-    cost = log_cost(recipe, task, trainer.device, callback)
-    callback.log(trainer.describe_kernels())
     files = [name for name in recipe.prepared_files if name.endswith(".json")]  # tokenizers and other vocabularies
-    known = model_metadata(task.model, _known_origin(recipe, task), folder, files)
-    trainer.checkpoints.run = known | {"final_weights": recipe.train.final_weights}
-    result = trainer.run(resume=resume, validate_first=recipe.init_from is not None)
+    cost: Cost | None = None
+    if isinstance(trainer, Estimator):
+        result = trainer.run()
+    else:
+        result, cost = _take_steps(recipe, trainer, files, resume)
     half, model = recipe.train.save_dtype == "float16", task.model
     if half:  # test the weights as they are saved
         model.load_state_dict({key: value.float() for key, value in half_weights(model).items()})
@@ -149,6 +146,21 @@ def _train(recipe: Recipe, trainer: Trainer[Any], resume: bool) -> RunResult:
             write_text(folder / "README.md", model_card(recipe, origin))
             save_trained_model(model, folder, origin=origin, half=half, files=files)
     return RunResult(folder, scores, result.seconds)
+
+
+def _take_steps(recipe: Recipe, trainer: Trainer[Any], files: Sequence[str], resume: bool) -> tuple[TrainResult, Cost]:
+    """Train by gradients, after a word on the data and the expected cost."""
+    task, callback, folder = trainer.task, trainer.callback, trainer.folder
+    callback.log(f"Training on {task.describe_data()}")
+    has_validation = next(iter(task.validation_batches()), None) is not None
+    ignored = [] if has_validation else _ignored_without_validation(recipe.train)
+    if ignored:
+        callback.log(f"There is no validation data (data.valid), so {' and '.join(ignored)}.")
+    cost = log_cost(recipe, task, trainer.device, callback)
+    callback.log(trainer.describe_kernels())
+    known = model_metadata(task.model, _known_origin(recipe, task), folder, files)
+    trainer.checkpoints.run = known | {"final_weights": recipe.train.final_weights}
+    return trainer.run(resume=resume, validate_first=recipe.init_from is not None), cost
 
 
 def train_recipe(
@@ -279,7 +291,7 @@ def _origin(
     recipe: Recipe,
     task: Task[Any],
     result: TrainResult,
-    cost: Cost,
+    cost: Cost | None,
     scores: Mapping[str, Score],
     device: torch.device,
 ) -> dict[str, Any]:
@@ -287,6 +299,7 @@ def _origin(
     import regard
 
     processes = task.process_group.size
+    parameters = count_values(task.model) if isinstance(task.model, Estimated) else count_parameters(task.model)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         **_known_origin(recipe, task),
@@ -297,9 +310,9 @@ def _origin(
         "tokens": result.tokens,
         "batch_splits": result.batch_splits,
         "seconds": round(result.seconds, 1),
-        "flops": cost.flops_per_step * result.steps,
-        "parameters": count_parameters(task.model),
-        "non_embedding": count_parameters(task.model) - count_embedding_parameters(task.model),
+        "flops": None if cost is None else cost.flops_per_step * result.steps,
+        "parameters": parameters,
+        "non_embedding": parameters - count_embedding_parameters(task.model),
         "device": name if processes == 1 else f"{processes} × {name}",
         "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),

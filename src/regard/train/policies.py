@@ -128,7 +128,7 @@ class EMA:
 class FinalWeights:
     """Which weights a finished model has."""
 
-    kind: Literal["last", "best", "average", "ema"]
+    kind: Literal["last", "best", "average", "ema", "estimated"]
     step: int
     """The step of these weights: the last one, unless `kind` is "best"."""
     checkpoints: int | None = None

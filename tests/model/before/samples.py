@@ -15,6 +15,12 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "two vocabularies": {"width": 6, "dilations": (2,), "length_offset": 1, "source_vocab_size": 9}
         | {"tie_weights": False},
     },
+    "context": {
+        "equal weights": {"width": 8, "hidden": 12, "max_length": 20, "mixing": "mean"},
+        "learned weights": {"width": 8, "hidden": 12, "max_length": 20, "mixing": "learned", "tie_weights": False},
+        "cosine": {"width": 8, "hidden": 12, "max_length": 20, "mixing": "cosine"},
+        "queries and keys": {"width": 8, "hidden": 12, "max_length": 20, "layers": 1, "source_vocab_size": 9},
+    },
     "convolutional": {
         "plain": {"width": 8, "max_length": 20},
         "two vocabularies": {"width": 6, "hidden": 8, "kernel": 4, "source_vocab_size": 9, "tie_weights": False},
@@ -27,6 +33,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "deep-att": {
         "plain": {"width": 8, "hidden": 6},
         "two vocabularies": {"width": 6, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1, "source_vocab_size": 9},
+    },
+    "dnn1": {
+        "plain": {"hidden": 12, "max_length": 20},
+        "two vocabularies": {"hidden": 12, "max_length": 20, "layers": 3, "source_vocab_size": 9},
+    },
+    "dnn2": {
+        "plain": {"width": 8, "hidden": 12, "max_length": 20},
+        "two vocabularies": {"width": 8, "hidden": 12, "max_length": 20, "source_vocab_size": 9, "tie_weights": False},
     },
     "gnmt": {
         "LSTM": {"width": 8},
@@ -49,6 +63,10 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "plain": {"width": 8, "hidden": 12},
         "two vocabularies": {"width": 8, "hidden": 12, "source_vocab_size": 9},
         "Luong": {"width": 8, "hidden": 12, "cell": "lstm", "attention": {"kind": "dot"}, "decoder": {"kind": "luong"}},
+    },
+    "window-lm": {
+        "plain": {"window": 3, "width": 8, "hidden": 12},
+        "direct": {"window": 2, "width": 8, "hidden": 8, "direct": True, "tie_weights": True},
     },
 }
 """The settings of the samples by kind and name."""

@@ -5,7 +5,6 @@ first.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -13,8 +12,18 @@ from torch import nn
 from regard.attention.multi_head import Attention, CrossAttentionBase
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import AttentionKey, attention_modules
-from regard.look.schema import AttentionRef, ModuleBox, Parameter
-from regard.model import ClassificationHeadConfig, Encoder, EncoderDecoder, LanguageModel, VisionTransformer
+from regard.look.analysis.diagram_box import Box
+from regard.look.analysis.sequence_diagram import draw_sequence_model
+from regard.look.schema import ModuleBox
+from regard.model import (
+    CausalSequenceModel,
+    ClassificationHeadConfig,
+    Encoder,
+    EncoderDecoder,
+    LanguageModel,
+    SequenceToSequence,
+    VisionTransformer,
+)
 from regard.model.autoregressive import AutoregressiveModel
 from regard.model.mixture_of_experts import MixtureOfExperts
 from regard.model.stack import Block, NoResidualBlock, PostNormBlock, Stack, Sublayer
@@ -22,42 +31,14 @@ from regard.model.stack import Block, NoResidualBlock, PostNormBlock, Stack, Sub
 
 def draw_model(model: nn.Module, name: str = "model") -> ModuleBox:
     """The diagram of a model."""
+    if isinstance(model, SequenceToSequence | CausalSequenceModel):
+        return draw_sequence_model(model, name)
     if not isinstance(model, EncoderDecoder | LanguageModel | Encoder | VisionTransformer):
         raise UserError(f"There is no diagram for a model of the type {type(model).__name__}.")
     diagram = _Diagram(model)
     description = _MODELS[type(model).__name__]
-    root = _Box("", name, "model", diagram.model_shape(), description, children=diagram.top_level())
+    root = Box("", name, "model", diagram.model_shape(), description, children=diagram.top_level())
     return root.to_message(set())
-
-
-@dataclass
-class _Box:
-    path: str
-    label: str
-    kind: Any
-    shape: str
-    description: str
-    parameters: Sequence[tuple[str, nn.Parameter]] = ()
-    children: Sequence["_Box"] = field(default_factory=list)
-    attention: AttentionKey | None = None
-
-    def to_message(self, counted: set[int]) -> ModuleBox:
-        """The box with its parameter count, without the parameters that were counted before."""
-        new = [parameter for _, parameter in self.parameters if id(parameter) not in counted]
-        counted.update(map(id, new))
-        children = [child.to_message(counted) for child in self.children]
-        key = self.attention
-        return ModuleBox(
-            path=self.path,
-            label=self.label,
-            kind=self.kind,
-            parameters=[Parameter(name=name, shape=list(parameter.shape)) for name, parameter in self.parameters],
-            parameter_count=sum(each.numel() for each in new) + sum(child.parameter_count for child in children),
-            shape=self.shape,
-            attention=None if key is None else AttentionRef(attention_type=key[0], layer=key[1]),
-            description=self.description,
-            children=children,
-        )
 
 
 class _Diagram:
@@ -84,7 +65,7 @@ class _Diagram:
         outputs = config.vocab_size if isinstance(model, AutoregressiveModel) else _head_width(model)
         return f"(batch, tokens) → {'(batch, ' if _is_classifier(model) else '(batch, tokens, '}{outputs})"
 
-    def top_level(self) -> list[_Box]:
+    def top_level(self) -> list[Box]:
         model = self.model
         if isinstance(model, EncoderDecoder):
             source = model.embed_tokens if model.source_embed_tokens is None else model.source_embed_tokens
@@ -107,14 +88,14 @@ class _Diagram:
             return [*boxes, *self.encoder_head([model.pooler, model.head])]
         return [self.patch_embedding(), self.stack("Encoder", model.encoder, _PATCH_ENCODER), *self.image_head()]
 
-    def embedding(self, label: str, path: str, modules: Sequence[nn.Module | None]) -> _Box:
+    def embedding(self, label: str, path: str, modules: Sequence[nn.Module | None]) -> Box:
         description = (
             "Each token id is looked up in the embedding table, which gives a vector. The positional encoding tells "
             "the model where the token is in the sequence."
         )
-        return _Box(path, label, "input", f"(batch, tokens) → {self.hidden}", description, self.parameters(modules))
+        return Box(path, label, "input", f"(batch, tokens) → {self.hidden}", description, self.parameters(modules))
 
-    def patch_embedding(self) -> _Box:
+    def patch_embedding(self) -> Box:
         model = self.model
         description = (
             "The image is cut into square patches. Each is projected to a vector, and a positional encoding tells the "
@@ -125,9 +106,9 @@ class _Diagram:
             parameters.append(("cls_token", model.cls_token))
         height, width = self.config.size
         shape = f"(batch, {self.config.channels}, {height}, {width}) → {self.hidden}"
-        return _Box("patch_embed", "Patch embedding", "input", shape, description, parameters)
+        return Box("patch_embed", "Patch embedding", "input", shape, description, parameters)
 
-    def language_model_head(self) -> _Box:
+    def language_model_head(self) -> Box:
         model = self.model
         table = model.embed_tokens if model.lm_head is None else model.lm_head
         parameters = self.parameters([table])
@@ -136,44 +117,44 @@ class _Diagram:
         weights = "the embedding table (tied weights)" if model.lm_head is None else "an output matrix"
         description = f"The hidden state is multiplied by {weights}: one logit per token, which softmax turns into "
         shape = f"{self.hidden} → (batch, tokens, {len(table.weight)})"
-        return _Box("lm_head", "LM head", "output", shape, f"{description}probabilities.", parameters)
+        return Box("lm_head", "LM head", "output", shape, f"{description}probabilities.", parameters)
 
-    def encoder_head(self, modules: Iterable[nn.Module | None]) -> list[_Box]:
+    def encoder_head(self, modules: Iterable[nn.Module | None]) -> list[Box]:
         present = [module for module in modules if module is not None]
         if not present:
             return []
         outputs = "(batch, " if _is_classifier(self.model) else "(batch, tokens, "
         shape = f"{self.hidden} → {outputs}{_head_width(self.model)})"
         description = "The head computes one logit for each label, or for each token of the vocabulary."
-        return [_Box("head", "Head", "output", shape, description, self.parameters(present))]
+        return [Box("head", "Head", "output", shape, description, self.parameters(present))]
 
-    def image_head(self) -> list[_Box]:
+    def image_head(self) -> list[Box]:
         present = [module for module in (self.model.pre_logits, self.model.head) if module is not None]
         if not present:
             return []
         shape = f"{self.hidden} → (batch, {len(self.config.labels)})"
         description = "One vector represents the image; the head computes a logit for each class from it."
-        return [_Box("head", "Classification head", "output", shape, description, self.parameters(present))]
+        return [Box("head", "Classification head", "output", shape, description, self.parameters(present))]
 
-    def stack(self, label: str, stack: Stack, description: str) -> _Box:
+    def stack(self, label: str, stack: Stack, description: str) -> Box:
         path = self.names[stack]
         children = [self.block(index, block) for index, block in enumerate(stack.blocks())]
         if stack.cross_kv is not None:
             shared = "Keys and values of the encoder's output, computed once for all layers."
             parameters = self.parameters([stack.cross_kv])
             children.insert(
-                0, _Box(f"{path}.cross_kv", "Shared keys and values", "other", self.hidden, shared, parameters)
+                0, Box(f"{path}.cross_kv", "Shared keys and values", "other", self.hidden, shared, parameters)
             )
         if not isinstance(stack.final_norm, nn.Identity):
             children.append(self.norm(stack.final_norm))
-        return _Box(path, label, "stack", self.same, description, children=children)
+        return Box(path, label, "stack", self.same, description, children=children)
 
-    def block(self, index: int, block: Block) -> _Box:
+    def block(self, index: int, block: Block) -> Box:
         children = [self.sublayer(block, sublayer) for sublayer in block.sublayers]
         description = "One layer: its sublayers run in order, and each adds to the residual stream."
-        return _Box(self.names[block], f"Layer {index + 1}", "block", self.same, description, children=children)
+        return Box(self.names[block], f"Layer {index + 1}", "block", self.same, description, children=children)
 
-    def sublayer(self, block: Block, sublayer: Sublayer) -> _Box:
+    def sublayer(self, block: Block, sublayer: Sublayer) -> Box:
         function, norm = self.function(sublayer.function), self.norm(sublayer.norm)
         children = [function, norm] if isinstance(block, PostNormBlock) else [norm, function]
         if isinstance(block, NoResidualBlock):
@@ -183,14 +164,14 @@ class _Diagram:
         else:
             label, description = "Norm & add", "The input is normalized; the sublayer's output is added to it."
         path = f"{self.names[sublayer.function]}_residual"
-        return _Box(path, label, "residual", self.same, description, children=children)
+        return Box(path, label, "residual", self.same, description, children=children)
 
-    def norm(self, norm: nn.Module) -> _Box:
+    def norm(self, norm: nn.Module) -> Box:
         label = "RMS norm" if isinstance(norm, nn.RMSNorm) else "Layer norm"
         description = "Every vector is normalized to the same scale, then multiplied by learned weights."
-        return _Box(self.names[norm], label, "norm", self.same, description, self.parameters([norm]))
+        return Box(self.names[norm], label, "norm", self.same, description, self.parameters([norm]))
 
-    def function(self, function: nn.Module) -> _Box:
+    def function(self, function: nn.Module) -> Box:
         parameters, path = self.parameters([function]), self.names[function]
         if isinstance(function, Attention):
             return self.attention(function, path, parameters)
@@ -199,16 +180,16 @@ class _Diagram:
             description = "A router sends each token to a few experts and mixes their outputs."
         else:
             label, description = "Feed-forward", "For each token by itself: up projection, activation, down projection."
-        return _Box(path, label, "feed-forward", self.same, description, parameters)
+        return Box(path, label, "feed-forward", self.same, description, parameters)
 
-    def attention(self, attention: Attention, path: str, parameters: Sequence[tuple[str, nn.Parameter]]) -> _Box:
+    def attention(self, attention: Attention, path: str, parameters: Sequence[tuple[str, nn.Parameter]]) -> Box:
         sizes, key = attention.sizes, self.attention_keys[attention]
         label = {"encoder": "Self-attention", "decoder": "Masked self-attention", "cross": "Cross-attention"}[key[0]]
         heads = f"{sizes.heads} heads" if sizes.heads > 1 else "1 head"
         kv_heads = f", {sizes.kv_heads} KV heads" if sizes.kv_heads != sizes.heads else ""
         inputs = f"{self.hidden} and the source's" if isinstance(attention, CrossAttentionBase) else self.hidden
         shape = f"{inputs} → {heads} of {sizes.head_dim}{kv_heads} → {self.hidden}"
-        return _Box(path, label, "attention", shape, _ATTENTION[key[0]], parameters, attention=key)
+        return Box(path, label, "attention", shape, _ATTENTION[key[0]], parameters, attention=key)
 
     def parameters(self, modules: Iterable[nn.Module | None]) -> list[tuple[str, nn.Parameter]]:
         """The parameters of some modules by their state-dict names."""

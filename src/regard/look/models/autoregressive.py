@@ -205,7 +205,9 @@ class TracedAutoregressiveModel(TracedModel):
         source_length = len(self._source_ids(source))
         check_size(attention_nbytes(self.model, source_length, len(self._prefix(source))))  # before any computation
         with self.ablated(request, should_stop):
-            recorder = SearchRecorder(self.model, self.eos, dtype, self._on_step(source, on_token), should_stop, source_length)
+            recorder = SearchRecorder(
+                self.model, self.eos, dtype, self._on_step(source, on_token), should_stop, source_length
+            )
             best = self._search(source, request, recorder)
             target = [*self._prefix(source), *self._with_eos(best)]
             check_size(attention_nbytes(self.model, source_length, len(target)))

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from regard.attention.context import AttentionHook
 from regard.attention.positions.absolute import Learned
+from regard.model.before.base import AlignmentModule
 from regard.model.before.fixed_length import (
     FixedLengthConfig,
     FixedLengthModel,
@@ -116,8 +117,10 @@ class ContextModel(FixedLengthModel):
         return x
 
 
-class Mixing(nn.Module):
+class Mixing(AlignmentModule):
     """Mixes words with the weights softmax(Q·Kᵀ); what queries and keys are is the subclass's."""
+
+    attention_types = ("cross", "decoder")
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.attention.context import AttentionHook
 from regard.attention.positions.absolute import Learned
-from regard.model.before.base import Dropout, Seq2SeqConfig, SequenceToSequence
+from regard.model.before.base import AlignmentModule, Dropout, Seq2SeqConfig, SequenceToSequence
 from regard.model.before.convolution_layers import GatedConvolution, WeightNormLinear, module_list, scale_gradient
 from regard.model.before.state import RecurrentState
 from regard.model.embedding import TokenEmbedding
@@ -85,7 +85,7 @@ class ConvolutionalEncoder(nn.Module):
         return output
 
 
-class ConvolutionalAttention(nn.Module):
+class ConvolutionalAttention(AlignmentModule):
     """Dot-product attention from a decoder layer to the source."""
 
     def __init__(self, channels: int, width: int) -> None:

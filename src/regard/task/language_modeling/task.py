@@ -33,6 +33,7 @@ from regard.task.text_batches import (
     training_batches,
 )
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from regard.train.estimation import Estimated
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
 from regard.train.step import forward_in_precision
 from regard.train.task import Evaluation, Forward, LogFn, Score
@@ -69,6 +70,7 @@ class LanguageModelingTask:
         length = 0 if packed else recipe.data.context_length
         check_ranges(model, {"text": tokenizer.vocab_size}, length, "data.context_length")
         self.batches: TextBatches
+        self._stream = train
         if train is not None:
             self.batches = training_batches(recipe.data, train, recipe.rows, seed=recipe.train.seed, start=self._start)
 
@@ -107,6 +109,14 @@ class LanguageModelingTask:
     def workload(self) -> Workload:
         stats = self.batches.stats
         return replace(self.recipe.expected_workload(), batch_size=stats.rows, target_length=stats.length)
+
+    def fit(self) -> int:
+        """Estimate a model that is counted instead of trained, from the whole training text."""
+        assert self._stream is not None
+        assert isinstance(self.model, Estimated)
+        packed = self.recipe.data.packing == "packed"  # otherwise the ends of documents are tokens of the text
+        self.model.fit(self._stream.tokens, self._stream.offsets if packed else None)
+        return len(self._stream)
 
     def loss(self, forward: Forward, batch: RowBatch) -> Loss:
         """Teacher forcing: each token is predicted from the true tokens before it."""

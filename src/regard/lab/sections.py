@@ -1,0 +1,316 @@
+"""The content of a report, section by section: tables and charts of a comparison's results.
+
+Whether it becomes HTML or Markdown is not known here (`report.py`), so both say the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.lab.analysis import (
+    Metric,
+    Result,
+    Summary,
+    choose_metric,
+    failures,
+    reading,
+    recall_rate,
+    summarize,
+    with_spread,
+)
+from regard.lab.charts import Series, bar_chart, line_chart, number
+from regard.lab.ladder import Ladder
+from regard.lab.runner import minutes
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a header."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report; empty parts are left out."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    bullets: tuple[str, ...] = ()
+    chart: str = ""
+    table: Table | None = None
+
+
+def make_sections(ladder: Ladder, results: Sequence[Result]) -> list[Section]:
+    """The content of a report."""
+    metric = choose_metric(results, ladder.test)
+    summaries = summarize(ladder, results, metric)
+    full = [one for one in summaries if one.size == max(ladder.sizes)]
+    sections = [
+        Section("Reading", bullets=tuple(reading(ladder, results, summaries, metric))),
+        _scores(ladder, full, metric),
+        _resources(full),
+        _by_size(ladder, summaries, metric),
+        _by_cost(full, metric),
+        _by_length(full, metric),
+        _by_position(full),
+        _recall(ladder, full),
+        _complexity(full),
+        _samples(ladder, full),
+        _setup(ladder, results),
+        Section("Runs that did not finish", bullets=tuple(failures(results))),
+    ]
+    return [one for one in sections if one.paragraphs or one.bullets or one.table or one.chart]
+
+
+def _scores(ladder: Ladder, full: Sequence[Summary], metric: Metric) -> Section:
+    """Table 2's columns, score and training FLOPs, with published numbers beside ours."""
+    rows = [
+        (
+            one.rung.label,
+            with_spread(one),
+            _shown(one.second),
+            _number(one.mean("flops")),
+            _number(one.mean("parameters")),
+            str(len(one.results)),
+            "; ".join(_published(each) for each in one.rung.published) or "–",
+        )
+        for one in full
+    ]
+    header = ("model", metric.name, metric.second[1], "training FLOPs", "parameters", "seeds", "published")
+    table = Table(f"Scores on {ladder.test}, mean ± standard deviation over the seeds", header, tuple(rows))
+    bars = [(one.rung.label, one.score, one.spread, one.number) for one in full]
+    direction = "higher" if metric.higher_is_better else "lower"
+    chart = bar_chart(f"{metric.name} of each model", f"{metric.name}, {direction} is better", bars)
+    return Section("Scores and training cost", chart=chart, table=table) if rows else Section("")
+
+
+def _resources(full: Sequence[Summary]) -> Section:
+    rows = [
+        (
+            one.rung.label,
+            minutes(one.mean("seconds") or 0),
+            _number(one.mean("tokens")),
+            _number(one.mean("tokens_per_second")),
+            _bytes(one.mean("peak_memory")),
+            _shown(one.mean("decode", "ms_per_token")),
+            _bytes(one.mean("decode", "state_bytes")),
+        )
+        for one in full
+    ]
+    header = ("model", "training", "target tokens", "tokens/s", "peak memory", "ms per decoded token", "state per row")
+    note = (
+        "Training time and memory are those of a process that shares its machine with the runs beside it. Decoding is "
+        "greedy, one row at a time, on the plain PyTorch model."
+    )
+    return (
+        Section("Time and memory", (note,), table=Table("Time and memory", header, tuple(rows)))
+        if rows
+        else Section("")
+    )
+
+
+def _by_size(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -> Section:
+    sizes = sorted({one.size for one in summaries})
+    if len(sizes) < 2:
+        return Section("")
+    series, rows = [], []
+    for place, rung in enumerate(ladder.rungs):
+        found = {one.size: one for one in summaries if one.number == place}
+        if found:
+            points = tuple((size * 100, found[size].score) for size in sizes if size in found)
+            series.append(Series(rung.label, points, place))
+            rows.append((rung.label, *(with_spread(found[size]) if size in found else "–" for size in sizes)))
+    chart = line_chart(
+        f"{metric.name} against training-set size", "% of the training data", metric.name, series, log_x=True
+    )
+    header = ("model", *(f"{size:.0%}" for size in sizes))
+    return Section(
+        "Score against data size", chart=chart, table=Table(f"{metric.name} by data size", header, tuple(rows))
+    )
+
+
+def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
+    """The validations of the first seed against the FLOPs until then."""
+    has_flops = all(one.mean("flops") for one in full)
+    series, rows = [], []
+    for one in full:
+        result = one.results[0]
+        per_step = (result["flops"] / max(result["steps"], 1)) if has_flops else 1
+        points = [
+            (row["step"] * per_step, row[metric.curve])
+            for row in result["curve"]
+            if metric.curve in row and row["step"]
+        ]
+        if points:
+            series.append(Series(one.rung.label, tuple(points), one.number))
+            best = metric.best([y for _, y in points]) if metric.curve == metric.key else min(y for _, y in points)
+            rows.append((one.rung.label, number(points[-1][0]), number(points[-1][1]), number(best)))
+    if not series:
+        return Section("")
+    unit = "training FLOPs" if has_flops else "steps"
+    chart = line_chart(f"{metric.curve_name} against {unit}", unit, metric.curve_name, series, log_x=True)
+    table = Table(f"{metric.curve_name} against {unit}", ("model", f"{unit} in all", "last", "best"), tuple(rows))
+    return Section(
+        "Score against training cost",
+        ("Validations of the first seed while it was trained.",),
+        chart=chart,
+        table=table,
+    )
+
+
+def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
+    buckets = {
+        (row["from"], row["to"]): row["sentences"] for one in full for row in one.results[0].get("by_length") or ()
+    }
+    if not buckets:
+        return Section("")
+    order = sorted(buckets, key=lambda each: each[0])
+    series, rows = [], []
+    for one in full:
+        scores: dict[Any, list[float]] = {}
+        for result in one.results:
+            for row in result.get("by_length") or ():
+                if row["bleu"] is not None:
+                    scores.setdefault((row["from"], row["to"]), []).append(row["bleu"])
+        means = {bucket: sum(values) / len(values) for bucket, values in scores.items()}
+        points = tuple(
+            (float(low if high is None else (low + high) / 2), means[low, high])
+            for low, high in order
+            if (low, high) in means
+        )
+        series.append(Series(one.rung.label, points, one.number))
+        rows.append((one.rung.label, *(_shown(means.get(bucket)) for bucket in order)))
+    header = ("model", *(f"{_range(low, high)} words ({buckets[low, high]})" for low, high in order))
+    chart = line_chart("BLEU against sentence length", "words of the source", "BLEU", series)
+    note = "Sentences by the length of their source, with their number in parentheses; too few of them give no score."
+    return Section(
+        "Score against sentence length", (note,), chart=chart, table=Table("BLEU by length", header, tuple(rows))
+    )
+
+
+def _by_position(full: Sequence[Summary]) -> Section:
+    buckets = sorted({(row["from"], row["to"]) for one in full for row in one.results[0].get("by_position") or ()})
+    if not buckets:
+        return Section("")
+    series, rows = [], []
+    for one in full:
+        found = {(row["from"], row["to"]): row["loss"] for row in one.results[0].get("by_position") or ()}
+        points = tuple(((low + high) / 2, found[low, high]) for low, high in buckets if (low, high) in found)
+        series.append(Series(one.rung.label, points, one.number))
+        rows.append((one.rung.label, *(_shown(found.get(bucket)) for bucket in buckets)))
+    chart = line_chart("Loss against the tokens read", "tokens read before", "nats per token", series, log_x=True)
+    header = ("model", *(_range(low, high) for low, high in buckets))
+    note = "The loss of a token by the number of tokens before it in its window: what a model makes of more context."
+    return Section(
+        "Loss against context", (note,), chart=chart, table=Table("Loss by tokens read", header, tuple(rows))
+    )
+
+
+def _recall(ladder: Ladder, full: Sequence[Summary]) -> Section:
+    distances = [each for each in ladder.recall if any(recall_rate(one, each) is not None for one in full)]
+    if not distances:
+        return Section("")
+    series, rows = [], []
+    for one in full:
+        rates = [(distance, recall_rate(one, distance)) for distance in distances]
+        points = tuple((float(distance), rate * 100) for distance, rate in rates if rate is not None)
+        series.append(Series(one.rung.label, points, one.number))
+        rows.append((one.rung.label, *("–" if rate is None else f"{rate:.0%}" for _, rate in rates)))
+    language = any(result.get("by_position") for one in full for result in one.results)
+    note = (
+        "A random sequence of tokens is followed by real text and then by itself; the fraction of its tokens that a "
+        "model ranks first, by the number of tokens in between."
+        if language
+        else "A sentence with a rare word is followed by other sentences; the fraction of outputs that contain the "
+        "word's translation, by the number of words after it. Texts longer than those in training are hard for any "
+        "model."
+    )
+    unit = "tokens in between" if language else "words after the planted one"
+    chart = line_chart(
+        "Recall of a planted word against its distance", unit, "% recalled", series, log_x=True, zero=True
+    )
+    header = ("model", *map(str, distances))
+    table = Table(f"Recall by the number of {unit}", header, tuple(rows))
+    return Section("Recall of a planted word against its distance", (note,), chart=chart, table=table)
+
+
+def _complexity(full: Sequence[Summary]) -> Section:
+    rows = []
+    for one in full:
+        found = one.results[0].get("complexity")
+        if found:
+            counts = [found["at"][length] for length in ("10", "100", "1000")]
+            columns = (
+                " / ".join(number(count[name]) for count in counts)
+                for name in ("sequential_steps", "path_length", "receptive_field")
+            )
+            rows.append((one.rung.label, found["per_layer"], *columns))
+    header = ("model", "operations per layer", "sequential steps", "path length", "receptive field")
+    note = (
+        "As in Table 1 of Vaswani et al. 2017, for sequences of 10 / 100 / 1,000 tokens: sequential steps of a forward "
+        "pass in training, the longest path between two tokens, and the tokens that an output can depend on."
+    )
+    return (
+        Section("Sequential steps, path length, receptive field", (note,), table=Table("Table 1", header, tuple(rows)))
+        if rows
+        else Section("")
+    )
+
+
+def _samples(ladder: Ladder, full: Sequence[Summary]) -> Section:
+    rows: list[tuple[str, ...]] = []
+    count = max((len(one.results[0].get("samples") or ()) for one in full), default=0)
+    for index in range(count):
+        holders = [
+            (one, one.results[0]["samples"][index]) for one in full if len(one.results[0].get("samples") or ()) > index
+        ]
+        first = holders[0][1]
+        rows += [("source", first["source"]), ("reference", first["reference"])]
+        rows += [(one.rung.label, sample["output"] or "(nothing)") for one, sample in holders]
+    return (
+        Section("Samples", table=Table(f"Outputs for examples of {ladder.test}, first seed", ("", "text"), tuple(rows)))
+        if rows
+        else Section("")
+    )
+
+
+def _setup(ladder: Ladder, results: Sequence[Result]) -> Section:
+    devices = sorted({str(result["device"]) for result in results if result.get("device")})
+    rows = [(rung.label, rung.reference or "–", rung.note or "–") for rung in ladder.rungs]
+    paragraph = (
+        f"All models start from the recipe {ladder.base}: the same data, tokenizer, search and metric. Each has a "
+        f"budget of {number(ladder.budget.value)} {ladder.budget.kind}. Seeds: {ladder.seeds} on all data, "
+        f"{ladder.seeds_of_parts} on parts of it. Device: {', '.join(devices) or ladder.device}. Runs side by side: "
+        f"{ladder.parallel}. Models are "
+        "listed in the order in which they are expected to do better."
+    )
+    return Section("Setup", (paragraph,), table=Table("Models", ("model", "reference", "note"), tuple(rows)))
+
+
+def _published(each: Any) -> str:
+    where = f" on {each.test}" if each.test else ""
+    return f"{number(each.score)} {each.metric}{where} ({each.source})"
+
+
+def _range(low: int, high: int | None) -> str:
+    return f"{low}+" if high is None else str(low) if low == high else f"{low}–{high}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else number(value)
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def _bytes(value: float | None) -> str:
+    if not value:
+        return "–"
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} B"
