@@ -74,7 +74,10 @@ def _compare_fconv(config: ConvolutionalConfig, settings: dict[str, Any]) -> dic
     )
     differences = {
         "logits": _difference(our_logits, their_logits),
-        "gradients": max(_difference(mine.grad, other.grad.reshape(mine.shape)) for mine, other in gradients),
+        "relative_gradients": max(
+            _difference(mine.grad, other.grad.reshape(mine.shape)) / float(other.grad.abs().max())
+            for mine, other in gradients
+        ),
         **_compare_fconv_steps(ours, theirs, source, target, lengths),
     }
 
