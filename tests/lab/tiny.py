@@ -3,7 +3,23 @@
 import random
 from pathlib import Path
 
-WORDS = "one two three four five six seven eight nine ten red blue green house tree".split()
+WORDS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "red",
+    "blue",
+    "green",
+    "house",
+    "tree",
+]
 
 RECIPE = """
 description = "Short sentences, word by word."

@@ -19,6 +19,7 @@ from regard.look.schema import Embedded, HeadImportanceRequest, ModuleBox
 from regard.look.trace import Trace, load_trace
 from regard.model import CAUSAL_MODELS, SequenceConfig, count_parameters
 from regard.model.before.base import AlignmentModule
+from regard.model.embedding import TokenEmbedding
 from tests.look.support import autoregressive_model, request
 from tests.model.before.samples import SAMPLES, sample
 from tests.serve.support import events, make_client, run
@@ -33,6 +34,8 @@ CONFIGS: dict[str, SequenceConfig] = {
 CROSS = {"convolutional", "deep-att", "gnmt", "recurrent-attention"}
 """Kinds whose target attends to the source, and to nothing else."""
 WITHOUT = {"recurrent", "recurrent-lm", "bytenet", "convolutional-lm", "ngram"}
+HIDDEN_NOWHERE = ("ngram", "window-lm: direct")
+"""Models whose logits are not the output of a linear layer."""
 each_model = pytest.mark.parametrize("name", CONFIGS)
 
 
@@ -129,11 +132,13 @@ def test_hidden_states_are_what_logits_are_computed_from(name: str) -> None:
     node = trace.node(-1)
     assert node.hidden_size == len(node.hidden_state)
     if node.hidden_size == 0:
-        assert not hasattr(model, "embed_tokens") or not hasattr(model, "lm_head")
+        assert name.startswith(HIDDEN_NOWHERE)
         return
-    head = model.embed_tokens if model.lm_head is None else model.lm_head
-    bias = getattr(model, "lm_head_bias", None)
-    logits = head.logits(torch.tensor(node.hidden_state), bias).detach()
+    head = model.embed_tokens if getattr(model, "lm_head", None) is None else model.lm_head
+    hidden_state = torch.tensor(node.hidden_state)
+    with torch.no_grad():
+        bias = getattr(model, "lm_head_bias", None)
+        logits = head.logits(hidden_state, bias) if isinstance(head, TokenEmbedding) else head(hidden_state)
     for each in node.next_tokens[:5]:
         assert float(logits[each.token.id]) == pytest.approx(each.logit, rel=1e-3, abs=1e-4)
 

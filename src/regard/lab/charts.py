@@ -8,7 +8,8 @@ table with the same numbers.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from regard.lab.markup import escape
 
 WIDTH, HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 150, 16, 46
@@ -191,6 +192,6 @@ def _end_labels(ends: Sequence[tuple[tuple[float, float], Series]]) -> list[str]
 
 def _svg(title: str, parts: Sequence[str], height: int = HEIGHT) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )

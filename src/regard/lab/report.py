@@ -5,13 +5,13 @@ from the result files, so a report can be written again at any time, also of a c
 """
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from regard.files import write_text
 from regard.lab.analysis import Result
 from regard.lab.charts import COLORS
 from regard.lab.ladder import Ladder
+from regard.lab.markup import escape
 from regard.lab.sections import Section, Table, make_sections
 
 
@@ -67,7 +67,7 @@ def _html_table(table: Table) -> str:
         for row in table.rows
     )
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.caption, quote=True)}"><table>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.caption)}"><table>'
         f"<caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

@@ -20,7 +20,7 @@ from regard.decode import DecodeConfig, Hypothesis, Observer, Request, search_ba
 from regard.errors import UserError
 from regard.look import schema
 from regard.look.analysis.attention_maps import AttentionRecorder, attention_nbytes
-from regard.look.analysis.hidden_states import last_hidden_states, record_hidden_states
+from regard.look.analysis.hidden_states import record_hidden_states
 from regard.look.analysis.search_recorder import OnStep, SearchRecorder, StopObserver
 from regard.look.models.detokenizer import Detokenizer, TextDetokenizer
 from regard.look.models.search_tree import beam_nodes, generated_tokens, next_tokens
@@ -341,7 +341,7 @@ class TracedAutoregressiveModel(TracedModel):
                     nn.functional.pad(weights, (0, keys, 0, missing)) for weights in recorder.weights[name]
                 ]
         check_logits(logits)
-        return ForcedPass(logits[0].cpu(), last_hidden_states(hidden_states, logits).cpu(), recorder)
+        return ForcedPass(logits[0].cpu(), hidden_states.of(logits)[0].cpu(), recorder)
 
     @torch.no_grad()
     def _forward(self, source: Source, target: Sequence[int], attention_hook: AttentionHook | None) -> Tensor:

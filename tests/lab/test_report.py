@@ -1,0 +1,133 @@
+"""Reports: self-contained, well-formed, and honest about what the numbers say."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.lab.analysis import choose_metric, reading, summarize
+from regard.lab.charts import Series, bar_chart, line_chart, number
+from regard.lab.ladder import Ladder, read_ladder
+from regard.lab.report import write_report
+from tests.lab.tiny import LADDER, write_tiny
+
+
+def result(rung: str, score: float, seed: int = 1, size: float = 1.0, **other: Any) -> dict[str, Any]:
+    """A finished run with made-up numbers."""
+    return {
+        "key": f"{rung}-{size:g}-{seed}",
+        "rung": rung,
+        "label": rung.capitalize(),
+        "size": size,
+        "seed": seed,
+        "status": "finished",
+        "scores": {"test": {"bleu": score, "chrf": score + 10}},
+        "steps": 100,
+        "tokens": 10_000,
+        "seconds": 12.0,
+        "flops": 10**9 if rung == "small" else 4 * 10**9,
+        "parameters": 9_000,
+        "tokens_per_second": 800.0,
+        "peak_memory": 10**8,
+        "device": "cpu",
+        "curve": [{"step": 50, "bleu": score / 2}, {"step": 100, "bleu": score}],
+        "decode": {"ms_per_token": 0.5, "state_bytes": 2048},
+        "by_length": [
+            {"from": 1, "to": 5, "sentences": 20, "bleu": score},
+            {"from": 6, "to": None, "sentences": 2, "bleu": None},
+        ],
+        "recall": [{"distance": 1, "total": 10, "recalled": 9}, {"distance": 3, "total": 10, "recalled": 4}],
+        "samples": [{"source": "<b> & \x00", "reference": "r | s", "output": "\x1b\ufffe"}],
+        "complexity": None,
+        **other,
+    }
+
+
+@pytest.fixture
+def ladder(tmp_path: Path) -> Ladder:
+    return read_ladder(write_tiny(tmp_path, LADDER.replace("sizes = [1.0]", "sizes = [1.0, 0.1]")))[0]
+
+
+def read(ladder: Ladder, results: list[dict[str, Any]]) -> str:
+    metric = choose_metric(results, "test")
+    return " ".join(reading(ladder, results, summarize(ladder, results, metric), metric))
+
+
+def test_report_is_self_contained_and_well_formed(ladder: Ladder, tmp_path: Path) -> None:
+    results = [result("small", 30.0 + seed, seed) for seed in (1, 2)] + [result("wide", 20.0)]
+    results += [result("small", 3.0, size=0.1), result("wide", 2.0, size=0.1)]
+    html, markdown = write_report(ladder, results, tmp_path)
+    text = html.read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+    tags = [element.tag for element in root.iter()]
+    assert not {"script", "link", "iframe", "img", "object", "a"} & set(tags)
+    assert tags.count("svg") == 5
+    for element in root.iter():
+        assert not {"src", "href", "onload"} & set(element.attrib)
+        if element.tag == "svg":
+            assert element.attrib["role"] == "img"
+            assert element.attrib["aria-label"]
+        if element.tag == "table":
+            assert element.find("caption") is not None
+    assert "url(" not in text
+    assert "@import" not in text
+    assert re.findall(r"https?://[^\s<)]*", text) == ["https://example.org"]  # the citation, as text
+    assert "prefers-color-scheme:dark" in text
+    rows = [line for line in markdown.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert any("31.50 ± 0.71" in row for row in rows)
+    assert any("r \\| s" in row for row in rows)
+
+
+def test_reading_says_where_the_order_is_not_as_expected(ladder: Ladder) -> None:
+    sure = [result("small", 30 + seed, seed) for seed in (1, 2)] + [result("wide", 20 + seed, seed) for seed in (1, 2)]
+    text = read(ladder, sure)
+    assert "best first: Small <Transformer> 31.50 ± 0.71; Wide & Transformer 21.50 ± 0.71" in text
+    assert "Against the expected order, Wide & Transformer did worse than Small <Transformer> by 10 BLEU." in text
+    unsure = [result("small", 30.0), result("wide", 29.9)]
+    assert "a difference that these seeds do not establish" in read(ladder, unsure)
+    assert "There is one seed" in read(ladder, unsure)
+    assert "The order is the expected one" in read(ladder, [result("small", 20.0), result("wide", 30.0)])
+
+
+def test_reading_compares_with_published_numbers(ladder: Ladder) -> None:
+    assert "Small <Transformer> falls short of what is published" in read(ladder, [result("small", 20.0)])
+    assert "Small <Transformer> reaches what is published" in read(ladder, [result("small", 99.5)])
+
+
+def test_reading_of_nothing_but_failures(ladder: Ladder, tmp_path: Path) -> None:
+    failed = {"rung": "small", "label": "Small", "size": 1.0, "seed": 1, "status": "failed", "problem": "it ran out."}
+    text = read(ladder, [failed])
+    assert (
+        text
+        == "No run has finished, so there is nothing to compare. Small (data 100%, seed 1) did not finish: it ran out."
+    )
+    write_report(ladder, [failed], tmp_path)
+
+
+@pytest.mark.parametrize("points", [((1.0, 1.0),), ((1.0, 2.0), (10.0, 2.0)), ((1e-9, -5.0), (1e12, 1e9))])
+@pytest.mark.parametrize("log_x", [False, True])
+def test_charts_stay_inside_their_frame(points: tuple[tuple[float, float], ...], log_x: bool) -> None:
+    root = ElementTree.fromstring(line_chart("t", "x", "y", [Series("s", points, 9)], log_x=log_x))
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    circles = root.findall("circle")
+    assert len(circles) == len(points)
+    for circle in circles:
+        assert 0 <= float(circle.attrib["cx"]) <= width
+        assert 0 <= float(circle.attrib["cy"]) <= height
+
+
+def test_charts_without_points_are_empty() -> None:
+    assert line_chart("t", "x", "y", [Series("s", (), 0)]) == ""
+    assert bar_chart("t", "x", []) == ""
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0, 0.12345, 1234.5, 12345, 3.3e18)] == [
+        "0",
+        "0.1235",
+        "1,234",
+        "12.35 k",
+        "3.3·10^18",
+    ]

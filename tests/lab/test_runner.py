@@ -1,0 +1,116 @@
+"""Comparisons: one that fails does not stop the others, and nothing is done twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.errors import UserError
+from regard.lab import runner
+from regard.lab.ladder import read_ladder
+from regard.lab.runner import read_results, read_saved_ladder, run_ladder
+from tests.lab.tiny import LADDER, write_tiny
+
+DIVERGING = """
+[[rungs]]
+name = "diverging"
+label = "Diverging"
+overrides = { train = { max_grad_norm = 0.0, schedule = { kind = "constant", lr = 1e30 } } }
+
+[[rungs]]
+name = "failing"
+label = "Failing"
+overrides = { data = { max_length = 1 } }
+"""
+
+
+def started_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the runs that are started from now on."""
+    started: list[str] = []
+    start = runner._Runner._start
+
+    def record(self: Any, key: str) -> None:
+        started.append(key)
+        start(self, key)
+
+    monkeypatch.setattr(runner._Runner, "_start", record)
+    return started
+
+
+@pytest.mark.start_early(30)
+def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder, _ = read_ladder(write_tiny(tmp_path, LADDER + DIVERGING))
+    out, lines = tmp_path / "out", []
+    results = {result["rung"]: result for result in run_ladder(ladder, [], out, log=lines.append)}
+    assert {name: result["status"] for name, result in results.items()} == {
+        "small": "finished",
+        "wide": "finished",
+        "diverging": "diverged",
+        "failing": "failed",
+    }
+    assert results["small"]["parameters"] < results["wide"]["parameters"]
+    assert results["small"]["flops"] > 0
+    assert results["small"]["decode"]["ms_per_token"] > 0
+    assert results["small"]["decode"]["state_bytes"] > 0
+    assert [row["step"] for row in results["small"]["curve"]] == [3, 6]
+    assert results["small"]["recall"][0]["total"] > 0
+    assert "no longer finite" in results["diverging"]["problem"]
+    assert len(lines) == 4
+    assert "left" in lines[0]
+
+    # The runs that finished or diverged are done; only the one that failed is tried again.
+    started = started_runs(monkeypatch)
+    before = (out / "results" / "small-full-1.json").stat().st_mtime_ns
+    run_ladder(ladder, [], out)
+    assert started == ["failing-full-1"]
+    assert (out / "results" / "small-full-1.json").stat().st_mtime_ns == before
+
+    (out / "results" / "wide-full-1.json").unlink()  # as if it had been interrupted before it was measured
+    weights = (out / "runs" / "wide-full-1" / "model.safetensors").stat().st_mtime_ns
+    run_ladder(ladder.only(["wide"]), [], out)
+    assert started == ["failing-full-1", "wide-full-1"]
+    assert (out / "runs" / "wide-full-1" / "model.safetensors").stat().st_mtime_ns == weights
+    assert len(read_saved_ladder(out).rungs) == 4
+
+    changed, rest = read_ladder(tmp_path / "tiny.toml", ["train.batch_tokens=64"])
+    with pytest.raises(UserError, match="holds another comparison"):
+        run_ladder(changed, rest, out)
+
+    ran = CliRunner().invoke(app, ["compare", str(tmp_path / "tiny.toml"), "--out", str(out), "--report-only"])
+    assert ran.exit_code == 0
+    report = (out / "report.md").read_text(encoding="utf-8")
+    assert "Diverging (data 100%, seed 1) did not finish: it diverged" in report
+    assert "Failing (data 100%, seed 1) did not finish:" in report
+
+
+def test_a_killed_process_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ladder, _ = read_ladder(write_tiny(tmp_path))
+    command = ["sh", "-c", "kill -9 $$"]
+    popen = runner.subprocess.Popen
+    monkeypatch.setattr(runner.subprocess, "Popen", lambda _, **options: popen(command, **options))
+    results = run_ladder(ladder, [], tmp_path / "out")
+    assert {result["problem"] for result in results} == {
+        "its process was killed by SIGKILL, perhaps because memory ran out"
+    }
+
+
+def test_a_budget_of_tokens_and_of_flops_is_met(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path, LADDER.replace("recall = [1, 3]", "recall = []"))
+    for kind, value, found in (("tokens", 700, "tokens"), ("flops", 6e7, "flops")):
+        out = tmp_path / kind
+        ladder, _ = read_ladder(path, [f"budget.kind={kind}", f"budget.value={value:.0f}"])
+        (result,) = run_ladder(ladder.only(["small"]), ["train.steps=50"], out)
+        assert result["status"] == "finished", result
+        assert result[found] == pytest.approx(value, rel=0.15)
+        assert json.loads((out / "plans" / "small-full-1.json").read_text())["steps"] == result["steps"]
+
+
+def test_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no comparison"):
+        read_saved_ladder(tmp_path)
+    assert read_results(tmp_path) == []
