@@ -18,7 +18,7 @@ DIVERGING = """
 [[rungs]]
 name = "diverging"
 label = "Diverging"
-overrides = { train = { max_grad_norm = 0.0, schedule = { kind = "constant", lr = 1e30 } } }
+overrides = { train = { schedule = { lr = 100.0 }, optimizer = { kind = "adamw", weight_decay = 10.0 } } }
 
 [[rungs]]
 name = "failing"

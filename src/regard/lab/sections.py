@@ -282,7 +282,8 @@ def _setup(ladder: Ladder, results: Sequence[Result]) -> Section:
     devices = sorted({str(result["device"]) for result in results if result.get("device")})
     rows = [(rung.label, rung.reference or "–", rung.note or "–") for rung in ladder.rungs]
     paragraph = (
-        f"All models start from the recipe {recipe_name(ladder.base)}: the same data, tokenizer, search and metric. Each has a "
+        f"All models start from the recipe {recipe_name(ladder.base)}: the same data, tokenizer, search and "
+        "metric. Each has a "
         f"budget of {number(ladder.budget.value)} {ladder.budget.kind}. Seeds: {ladder.seeds} on all data, "
         f"{ladder.seeds_of_parts} on parts of it. Device: {', '.join(devices) or ladder.device}. Runs side by side: "
         f"{ladder.parallel}. Models are "
