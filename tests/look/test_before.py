@@ -17,23 +17,16 @@ from regard.look.analysis.model_diagram import draw_model
 from regard.look.models.autoregressive import TracedAutoregressiveModel
 from regard.look.schema import Embedded, HeadImportanceRequest, ModuleBox
 from regard.look.trace import Trace, load_trace
-from regard.model import CAUSAL_MODELS, SequenceConfig, count_parameters
+from regard.model import CAUSAL_MODELS, count_parameters
 from regard.model.before.base import AlignmentModule
 from regard.model.embedding import TokenEmbedding
 from tests.look.support import autoregressive_model, request
-from tests.model.before.samples import SAMPLES, sample
+from tests.model.before.samples import SAMPLES
 from tests.serve.support import events, make_client, run
 
-CONFIGS: dict[str, SequenceConfig] = {
-    **{f"{kind}: {name}": config for kind, some in SAMPLES.items() for name, config in some.items()},
-    **{
-        f"context: {mixing}": sample("context", width=8, hidden=12, max_length=30, mixing=mixing)
-        for mixing in ("mean", "query_key")
-    },
-}
+CONFIGS = {f"{kind}: {name}": config for kind, some in SAMPLES.items() for name, config in some.items()}
 CROSS = {"convolutional", "deep-att", "gnmt", "recurrent-attention"}
 """Kinds whose target attends to the source, and to nothing else."""
-WITHOUT = {"recurrent", "recurrent-lm", "bytenet", "convolutional-lm", "ngram"}
 HIDDEN_NOWHERE = ("ngram", "window-lm: direct")
 """Models whose logits are not the output of a linear layer."""
 each_model = pytest.mark.parametrize("name", CONFIGS)
@@ -86,9 +79,6 @@ def test_model_is_traced(name: str) -> None:
     expected = logits[0, first - 1 : -1].double().softmax(dim=-1)[torch.arange(len(ids)), ids]
     assert [each.probability for each in header.generated] == pytest.approx(expected.tolist(), rel=1e-4)
     assert any(node.in_output for node in header.nodes)
-    if kind(name) in WITHOUT:
-        assert not header.model.attention
-        assert not trace.arrays
 
 
 @each_model
@@ -97,7 +87,9 @@ def test_attention_is_that_of_a_forward_pass(name: str) -> None:
     source = len(trace.header.source)
     _, calls = forced(name)
     found = {spec.attention_type: spec for spec in trace.header.model.attention}
-    assert set(found) == ({"cross"} if kind(name) in CROSS else {"cross", "decoder"} if "context" in name else set())
+    assert set(found) == (
+        {"cross"} if kind(name) in CROSS else {"cross", "decoder"} if kind(name) == "context" else set()
+    )
     for attention_type, spec in found.items():
         assert spec.weights_only
         weights = torch.stack([call[0] for call in calls])  # (layers, heads, queries, keys)
@@ -106,6 +98,7 @@ def test_attention_is_that_of_a_forward_pass(name: str) -> None:
         recorded = trace.attention(attention_type)
         assert recorded.shape[:2] == (spec.layers, spec.heads)
         torch.testing.assert_close(recorded, weights, atol=1e-3, rtol=0)
+    assert bool(trace.arrays) == bool(found)
     if found:
         total = sum(trace.attention(each).sum(dim=-1) for each in found)
         torch.testing.assert_close(total, torch.ones_like(total), atol=5e-3, rtol=0)

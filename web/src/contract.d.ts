@@ -20,8 +20,11 @@ export interface ModelSummary {
   parameters: number;
   /** A sample input; empty for images. */
   example: string;
-  /** The attention that the model has, in order of computation. */
-  attention: { attention_type: AttentionType; layers: number; heads: number }[];
+  /**
+   * The attention that the model has, in order of computation; empty for a model without any. `weights_only`: it is not
+   * the multi-head attention of a Transformer, so its weights can be shown, but its heads cannot be opened or ablated.
+   */
+  attention: { attention_type: AttentionType; layers: number; heads: number; weights_only?: boolean }[];
   /** The decoding settings used for a request that sets none. */
   decoding: DecodingSettings;
   /** What head importance can be measured by. */
@@ -128,7 +131,7 @@ export interface BeamNode {
   state: "active" | "finished" | "pruned";
   /** Whether it is part of the output. */
   in_output: boolean;
-  /** The row of the KV cache that holds it, and whether that row was copied from another beam's; -1 for pruned nodes. */
+  /** The row of the KV cache, or of another model's state, that holds it, and whether that row was copied from another beam's; -1 for pruned nodes. */
   cache_row: number;
   cache_copied: boolean;
   /** Its index in the arrays "beam/decoder" and "beam/cross"; -1 where its attention has to be computed on request. */
@@ -200,7 +203,10 @@ export interface NodeAttention {
   /** decoder: [layer][head][key], over the prefix; cross: over the source. Empty where the model has no such attention. */
   decoder: number[][][];
   cross: number[][][];
-  /** The decoder's last hidden state, its size, and the likeliest next tokens with their logits and probabilities. */
+  /**
+   * The decoder's last hidden state (empty if the model's logits are not the product of one with output embeddings), its
+   * size, and the likeliest next tokens with their logits and probabilities.
+   */
   hidden_state: number[];
   hidden_size: number;
   next_tokens: { token: Token; logit: number; probability: number }[];
