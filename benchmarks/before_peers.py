@@ -12,6 +12,7 @@ in float32, and seconds per call. Add a function to compare with another one.
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import logging
 import statistics
@@ -25,6 +26,7 @@ import torch
 from benchmarks.common import log, median_ratio, time_alternating, write_results
 from torch import Tensor, nn
 
+from regard.attention.context import AttentionHook
 from regard.model.before.convolutional import Convolutional, ConvolutionalConfig
 
 TOLERANCE = 1e-5
@@ -32,11 +34,12 @@ TOLERANCE = 1e-5
 
 def compare_with_fconv() -> Iterator[dict[str, Any]]:
     """ConvS2S against fairseq's `fconv`: in training (with gradients) and step by step, sources padded."""
-    for settings in (
+    choices: tuple[dict[str, Any], ...] = (
         {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "tie_weights": False},
         {"width": 64, "hidden": 96, "encoder_layers": 3, "decoder_layers": 2, "kernel": 4, "tie_weights": True},
         {"width": 256, "encoder_layers": 4, "decoder_layers": 3, "tie_weights": False},  # fconv_iwslt_de_en
-    ):
+    )
+    for settings in choices:
         config = ConvolutionalConfig(vocab_size=1000, source_vocab_size=900, dropout=0.0, max_length=64, **settings)
         yield _compare_fconv(config, settings)
 
@@ -113,11 +116,7 @@ def _compare_fconv_steps(
     largest = {"step_logits": 0.0, "attention": 0.0}
     for count in range(1, target.shape[1] + 1):
         weights: list[Tensor] = []
-        logits, _ = ours.step(
-            target[:, count - 1 : count],
-            state,
-            attention_hook=lambda module, each, weights=weights: weights.append(each),
-        )
+        logits, _ = ours.step(target[:, count - 1 : count], state, attention_hook=_collect(weights))
         their_logits, attention = theirs.decoder(target[:, :count], encoded, incremental_state)
         largest["step_logits"] = max(largest["step_logits"], _difference(logits, their_logits))
         mean = torch.cat(weights, dim=1).mean(dim=1)  # (rows, 1, keys)
@@ -127,23 +126,26 @@ def _compare_fconv_steps(
     return largest
 
 
+def _collect(weights: list[Tensor]) -> AttentionHook:
+    return lambda module, each: weights.append(each)
+
+
 def _build_fconv(config: ConvolutionalConfig) -> Any:
-    from fairseq.data import Dictionary
-    from fairseq.models.fconv import FConvDecoder, FConvEncoder, FConvModel
+    data, fconv = (importlib.import_module(name) for name in ("fairseq.data", "fairseq.models.fconv"))
 
     def dictionary(size: int) -> Any:
-        words = Dictionary()
+        words = data.Dictionary()
         for number in range(size - len(words)):
             words.add_symbol(f"w{number}")
         return words
 
     common = {"embed_dim": config.width, "dropout": 0.0, "max_positions": config.max_length + 2}  # two are never used
     convolution = (config.channels, config.kernel)
-    return FConvModel(
-        FConvEncoder(
+    return fconv.FConvModel(
+        fconv.FConvEncoder(
             dictionary(config.source_vocab_size or 0), convolutions=(convolution,) * config.encoder_layers, **common
         ),
-        FConvDecoder(
+        fconv.FConvDecoder(
             dictionary(config.vocab_size),
             convolutions=(convolution,) * config.decoder_layers,
             out_embed_dim=config.width,
@@ -205,7 +207,7 @@ def main() -> int:
     sys.path.append(str(args.peers))
     logging.disable(logging.INFO)
     warnings.simplefilter("ignore")  # peers use what PyTorch has deprecated since
-    cases = []
+    cases: list[dict[str, Any]] = []
     for peer, compare in PEERS.items():
         if args.only in (None, peer):
             version = importlib.metadata.version(peer)
