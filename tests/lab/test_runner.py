@@ -18,7 +18,7 @@ DIVERGING = """
 [[rungs]]
 name = "diverging"
 label = "Diverging"
-overrides = { train = { schedule = { lr = 100.0 }, optimizer = { kind = "adamw", weight_decay = 10.0 } } }
+overrides = { train = { schedule = { lr = 100.0 }, optimizer = { kind = "adamw", weight_decay = 100.0 } } }
 
 [[rungs]]
 name = "failing"
@@ -101,7 +101,7 @@ def test_a_killed_process_is_reported_in_one_sentence(tmp_path: Path, monkeypatc
 
 def test_a_budget_of_tokens_and_of_flops_is_met(tmp_path: Path) -> None:
     path = write_tiny(tmp_path, LADDER.replace("recall = [1, 3]", "recall = []"))
-    for kind, value, found in (("tokens", 700, "tokens"), ("flops", 6e7, "flops")):
+    for kind, value, found in (("tokens", 4000, "tokens"), ("flops", 2e8, "flops")):
         out = tmp_path / kind
         ladder, _ = read_ladder(path, [f"budget.kind={kind}", f"budget.value={value:.0f}"])
         (result,) = run_ladder(ladder.only(["small"]), ["train.steps=50"], out)

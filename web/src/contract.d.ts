@@ -131,7 +131,10 @@ export interface BeamNode {
   state: "active" | "finished" | "pruned";
   /** Whether it is part of the output. */
   in_output: boolean;
-  /** The row of the KV cache, or of another model's state, that holds it, and whether that row was copied from another beam's; -1 for pruned nodes. */
+  /**
+   * The row of the KV cache (or of the state, in a model that is no Transformer) that holds it, and whether that row was
+   * copied from another beam's; -1 for pruned nodes.
+   */
   cache_row: number;
   cache_copied: boolean;
   /** Its index in the arrays "beam/decoder" and "beam/cross"; -1 where its attention has to be computed on request. */

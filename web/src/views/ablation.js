@@ -12,6 +12,7 @@ import { HeadGrid, harm } from "./ablation/head_grid.js";
 import { ImportanceControl } from "./ablation/importance_control.js";
 import { diffRows, outputDiff } from "./ablation/output_diff.js";
 import { radioRow } from "./shared/choices.js";
+import { hasHeads } from "./shared/heads.js";
 import { showError } from "./shared/placeholders.js";
 import { section } from "./shared/section.js";
 
@@ -24,7 +25,7 @@ const DELAY = 350;
 export const view = {
   name: "ablation",
   title: "Head ablation",
-  fits: (model) => model === null || model.attention.length > 0,
+  fits: (model) => model === null || hasHeads(model),
   mount: (element, context) => new AblationView(element, context),
 };
 

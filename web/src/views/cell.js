@@ -10,6 +10,7 @@ import { queriesAndKeys, tokenLabel } from "../page/tokens.js";
 import { attentionTable } from "./cell/attention_table.js";
 import { workedExample } from "./cell/worked_example.js";
 import { dropDown, radioRow } from "./shared/choices.js";
+import { hasHeads } from "./shared/heads.js";
 import { heatmap, heatmapLegend, largestAbsolute, valueRange } from "./shared/heatmap.js";
 import { LatestRequest } from "./shared/latest_request.js";
 import { showError, showLoading } from "./shared/placeholders.js";
@@ -21,7 +22,7 @@ import { section } from "./shared/section.js";
 export const view = {
   name: "cell",
   title: "Inside a head",
-  fits: (model) => model === null || model.attention.length > 0,
+  fits: (model) => model === null || hasHeads(model),
   mount: (element, context) => new CellView(element, context),
 };
 
@@ -84,7 +85,7 @@ class CellView {
     const cellRequest = selectCell(state, trace);
     if (cellRequest === null) {
       this.requested = "";
-      this.showNote("This trace contains no attention: it is an old one, or of a model without attention. Run the text again.");
+      this.showNote("This trace contains no attention that can be opened: it is an old one, or of a model that is no Transformer. Run the text again.");
       return;
     }
     const { queries, keys } = queriesAndKeys(trace, cellRequest.attention_type);
@@ -253,7 +254,9 @@ function describeScore({ similarity, scale, query }) {
  * @returns {CellRequest | null}
  */
 function selectCell(state, trace) {
-  const specs = trace.model.attention.filter((spec) => queriesAndKeys(trace, spec.attention_type).queries.length > 0);
+  const specs = trace.model.attention.filter(
+    (spec) => !spec.weights_only && queriesAndKeys(trace, spec.attention_type).queries.length > 0,
+  );
   const spec = specs.find((each) => each.attention_type === state.attention_type) ?? specs[0];
   if (spec === undefined) return null;
   const { queries } = queriesAndKeys(trace, spec.attention_type);

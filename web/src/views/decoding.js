@@ -14,6 +14,7 @@ import { SearchTree, cacheCells, describeCacheStep } from "./decoding/search_tre
 import { StepControl } from "./decoding/step_control.js";
 import { StepPanel } from "./decoding/step_panel.js";
 import { TreeDrawing } from "./decoding/tree_drawing.js";
+import { hasHeads } from "./shared/heads.js";
 import { scrollable, section } from "./shared/section.js";
 
 /** @import { BeamNode, Mounted, NodeAttention, State, Trace, View, ViewContext } from "../contract.d.ts" */
@@ -58,8 +59,11 @@ class DecodingView {
     this.treeFrame.classList.add("tall");
     this.treeDrawing = new TreeDrawing(this.treeFrame, (id) => this.selectNode(id));
     this.nodePanel = new NodePanel(context, load, retry);
+    this.inputNote = h("span");
+    this.cacheTitle = h("span");
+    this.cacheNote = h("span");
     this.cacheSummary = h("p");
-    this.cacheFrame = scrollable("Rows of the KV cache");
+    this.cacheFrame = scrollable("Rows of beams, step by step");
     /** @type {KvCacheRows | null} */
     this.cacheRows = null;
     this.body = this.build();
@@ -86,7 +90,7 @@ class DecodingView {
       this.afterEos,
       section(
         "Input of this step",
-        "The darker a token, the more attention it gets (mean over the heads of the last layer). The model sees nothing else.",
+        this.inputNote,
         this.stepPanel.input,
       ),
       section(
@@ -116,9 +120,8 @@ class DecodingView {
         this.nodePanel.element,
       ),
       section(
-        "KV cache",
-        "The keys and values of earlier tokens are cached, one row per beam. A beam that continues keeps its row. If " +
-          "two beams continue the same one, its row is copied (dashed arrows).",
+        this.cacheTitle,
+        this.cacheNote,
         this.cacheSummary,
         this.cacheFrame,
       ),
@@ -173,7 +176,10 @@ class DecodingView {
     this.tree = reason === "" ? tree : null;
     this.body.hidden = reason !== "";
     setChildren(this.message, reason === "" ? null : h("p", { class: "note", role: "status" }, reason));
-    if (!this.tree) return;
+    if (!this.tree || !trace) return;
+    setChildren(this.inputNote, describeInput(trace.model.attention.length > 0));
+    setChildren(this.cacheTitle, hasHeads(trace.model) ? "KV cache" : "State");
+    setChildren(this.cacheNote, describeCache(hasHeads(trace.model)));
     this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
     this.collapseBox.checked = this.collapsed;
     this.stepControl.setLastStep(this.tree.steps);
@@ -261,6 +267,21 @@ function afterEosNote(length) {
     `The output was complete after step ${length}. The search continued, because another hypothesis could still have ` +
     "had a better score. This step shows its best candidate.";
   return h("p", { class: "note" }, text);
+}
+
+/** @param {boolean} hasAttention */
+function describeInput(hasAttention) {
+  return hasAttention
+    ? "The darker a token, the more attention it gets (mean over the heads of the last layer). The model sees nothing else."
+    : "The model sees nothing else. It has no attention, so there are no weights to show.";
+}
+
+/** What the rows of beams hold. @param {boolean} isTransformer */
+function describeCache(isTransformer) {
+  const content = isTransformer
+    ? "The keys and values of earlier tokens are cached, one row per beam."
+    : "What the model remembers of earlier tokens is its state, one row per beam.";
+  return `${content} A beam that continues keeps its row. If two beams continue the same one, its row is copied (dashed arrows).`;
 }
 
 /** Why there is no search to show, or "". @param {SearchTree | null} tree */

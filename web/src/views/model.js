@@ -10,9 +10,20 @@ import { explanation } from "../page/explanation.js";
 import { formatCount } from "../page/format.js";
 import { KINDS, drawModel } from "./model/draw.js";
 import { NARROW, WIDE, layOut } from "./model/layout.js";
+import { hasHeads } from "./shared/heads.js";
 
 /** Parameters that are listed for a module. */
 const MAX_PARAMETERS = 14;
+
+const TRANSFORMER = [
+  "Read it from bottom to top. Tokens are embedded as vectors, and every layer adds to these vectors.",
+  "In attention, tokens exchange information. The feed-forward network processes each token by itself. The thin lines beside the boxes are residual connections: the input of a sublayer is added to its output (+).",
+  "In an encoder–decoder, the encoder reads the source and the decoder generates the target; each decoder layer attends to the encoder's output (blue lines). Click an attention module to see its heads.",
+];
+const BEFORE_THE_TRANSFORMER = [
+  "Read it from bottom to top: tokens are embedded as vectors, from which the modules above compute the logits of the next token. This model is no Transformer; its boxes are its modules, in order of definition.",
+  "Where there is attention to the source, a blue line leads from the encoder to it. Click an attention module to see its weights.",
+];
 
 /** @type {View} */
 export const view = {
@@ -24,13 +35,12 @@ export const view = {
     const details = h("section", { class: "details panel", "aria-label": "The selected module", "aria-live": "polite" });
     const openAll = h("input", { type: "checkbox" });
     const legend = h("div", { class: "kinds" });
+    const model = context.model();
     element.append(
       explanation(
         "model",
         "The architecture of the model",
-        "Read it from bottom to top. Tokens are embedded as vectors, and every layer adds to these vectors.",
-        "In attention, tokens exchange information. The feed-forward network processes each token by itself. The thin lines beside the boxes are residual connections: the input of a sublayer is added to its output (+).",
-        "In an encoder–decoder, the encoder reads the source and the decoder generates the target; each decoder layer attends to the encoder's output (blue lines). Click an attention module to see its heads.",
+        ...(model === null || hasHeads(model) ? TRANSFORMER : BEFORE_THE_TRANSFORMER),
       ),
       h(
         "div",

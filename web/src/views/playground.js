@@ -50,10 +50,11 @@ export const view = {
         setChildren(output, h("p", { class: "note" }, "The output will appear here."));
       } else if (trace !== shown || drawnTheme !== document.documentElement.dataset.theme) {
         shown = trace;
-        setChildren(output, ...describeOutput(trace), trace.model.attention.length > 0 && attentionLink());
+        setChildren(output, ...describeOutput(trace), trace.model.attention.length > 0 ? attentionLink() : noAttention());
       }
       drawnTheme = document.documentElement.dataset.theme ?? "";
     }
+    const noAttention = () => h("p", { class: "note" }, "This model has no attention, so there are no heads to show.");
     const attentionLink = () =>
       h(
         "p",

@@ -28,7 +28,7 @@ export class KvCacheRows {
         width,
         height,
         role: "group",
-        "aria-label": "Rows of the KV cache, step by step",
+        "aria-label": "Rows of the KV cache or state, step by step",
       },
       arrowHead(),
       this.stepBand,

@@ -59,11 +59,13 @@ export function nextTokenStages(parent, chosen) {
   return h(
     "ol",
     { class: "stages", "aria-label": "From the hidden state to the token" },
-    stage(
-      "Hidden state",
-      vectorBars(parent.hidden_state, { label: "Hidden state", width: 230, height: 72 }),
-      h("p", {}, `${describeVector(parent.hidden_state)}, from the decoder's last layer.`),
-    ),
+    parent.hidden_size === 0
+      ? stage("Hidden state", h("p", {}, "This model has none: its logits are not the product of a vector with embeddings."))
+      : stage(
+          "Hidden state",
+          vectorBars(parent.hidden_state, { label: "Hidden state", width: 230, height: 72 }),
+          h("p", {}, `${describeVector(parent.hidden_state)}, from the decoder's last layer.`),
+        ),
     stage(
       "Logits",
       candidateBars(
@@ -74,7 +76,13 @@ export function nextTokenStages(parent, chosen) {
           rowClass: rowClass(token),
         })),
       ),
-      h("p", {}, `The dot product of the hidden state with each token's output embedding; the best ${best.length} are shown.`),
+      h(
+        "p",
+        {},
+        parent.hidden_size === 0
+          ? `The best ${best.length} are shown.`
+          : `The dot product of the hidden state with each token's output embedding; the best ${best.length} are shown.`,
+      ),
     ),
     stage(
       "Probabilities",

@@ -57,7 +57,7 @@ export class StepPanel {
   /** @param {NodeAttention} parent @param {BeamNode | undefined} chosen @param {Token[]} source */
   draw(parent, chosen, source) {
     this.shown = parent;
-    const hasSource = parent.cross.length > 0;
+    const hasSource = parent.cross.length > 0 || !startsWith(parent.prefix, source);
     setChildren(
       this.input,
       hasSource
@@ -68,4 +68,13 @@ export class StepPanel {
     );
     setChildren(this.output, nextTokenStages(parent, chosen));
   }
+}
+
+/**
+ * Whether a text begins with its source, as that of a language model does: the source is the prompt.
+ * @param {Token[]} prefix
+ * @param {Token[]} source
+ */
+function startsWith(prefix, source) {
+  return source.every((token, index) => prefix[index]?.id === token.id && prefix[index].piece === token.piece);
 }

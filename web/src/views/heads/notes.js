@@ -33,6 +33,9 @@ export function attentionNotes(state, trace, selection) {
       `Special tokens are hidden, but weights are not renormalized: what is visible of a row adds up to ${formatPercent(visible)} on average.`,
     );
   }
+  const joint = trace.model.attention.filter((spec) => spec.weights_only);
+  if (joint.length > 1)
+    notes.push("This model attends to the source and to the target so far at once: the weights of both add up to 1 together.");
   if (state.average_heads)
     notes.push(`This is the mean over all heads of layer ${state.layer + 1}; single heads may look very different.`);
   return notes;

@@ -6,7 +6,7 @@ import { h } from "../../page/dom.js";
 
 /** @import { Child } from "../../page/dom.js" */
 
-/** @param {string} title @param {string} description @param {(Child | Child[])[]} children */
+/** @param {Child} title @param {Child} description @param {(Child | Child[])[]} children */
 export function section(title, description, ...children) {
   return h("section", { class: "section" }, h("h2", {}, title), h("p", { class: "note" }, description), ...children);
 }
