@@ -45,8 +45,7 @@ def run_gradient_norms(folder: Path, device: torch.device | str = "cpu") -> dict
         model, batch = task.model.to(device), batch.to(device)
 
         def loss() -> Tensor:
-            found = task.nll(model, batch)
-            return found.nll / found.count
+            return task.nll(model, batch).mean
 
         norms = {"untrained": gradient_norms(model, loss)}
         if (folder / "run.json").is_file():

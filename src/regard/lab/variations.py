@@ -47,7 +47,9 @@ class Variation:
     paper: PaperRow | None = None
 
 
-PAPER_BASE = PaperRow("N = 6, d_model = 512, d_ff = 2048, h = 8, d_k = d_v = 64, P_drop = 0.1, ε_ls = 0.1", 4.92, 25.8, 65)
+PAPER_BASE = PaperRow(
+    "N = 6, d_model = 512, d_ff = 2048, h = 8, d_k = d_v = 64, P_drop = 0.1, ε_ls = 0.1", 4.92, 25.8, 65
+)
 
 GROUPS = {
     "A": "Heads at constant compute",
