@@ -1,0 +1,101 @@
+"""Sums of products of symbols, such as 8·n·d² + 2·n·d·|T|: what a cost is as a function of sizes.
+
+A formula that is written as code, 2 * n * d * T, is computed with numbers and printed with symbols. There are no
+differences or quotients, so that the terms that dominate the others when sizes grow can be read off.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+Product = tuple[tuple[str, int], ...]
+"""Symbols with their exponents, in alphabetical order."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A polynomial in symbols: each product of symbols with its coefficient."""
+
+    terms: tuple[tuple[Product, int], ...] = ()
+
+    @classmethod
+    def of(cls, value: "Expression | int") -> "Expression":
+        return value if isinstance(value, Expression) else _expression({(): value})
+
+    def __add__(self, other: "Expression | int") -> "Expression":
+        terms = dict(self.terms)
+        for product, coefficient in Expression.of(other).terms:
+            terms[product] = terms.get(product, 0) + coefficient
+        return _expression(terms)
+
+    def __mul__(self, other: "Expression | int") -> "Expression":
+        terms: dict[Product, int] = {}
+        for mine, a in self.terms:
+            for theirs, b in Expression.of(other).terms:
+                product = _times(mine, theirs)
+                terms[product] = terms.get(product, 0) + a * b
+        return _expression(terms)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __call__(self, values: Mapping[str, int]) -> int:
+        """Its value for sizes by symbol."""
+        return sum(
+            coefficient * math.prod(int(values[symbol] ** exponent) for symbol, exponent in product)
+            for product, coefficient in self.terms
+        )
+
+    def degree(self, symbol: str) -> int:
+        """The largest exponent of a symbol."""
+        return max((dict(product).get(symbol, 0) for product, _ in self.terms), default=0)
+
+    @property
+    def order(self) -> str:
+        """Its order of growth: the products that no other has as a factor, without coefficients."""
+        products = [dict(product) for product, _ in self.terms]
+        leading = [
+            product
+            for product in products
+            if not any(
+                other != product and all(other.get(symbol, 0) >= exponent for symbol, exponent in product.items())
+                for other in products
+            )
+        ]
+        return f"O({' + '.join(_format(tuple(product.items()), 1) for product in leading) or '1'})"
+
+    def __str__(self) -> str:
+        return " + ".join(_format(product, coefficient) for product, coefficient in self.terms) or "0"
+
+
+Size = Union[Expression, int]  # noqa: UP007 (a class and a name that is defined later)
+
+
+def symbol(name: str) -> Expression:
+    return Expression(((((name, 1),), 1),))
+
+
+def _expression(terms: Mapping[Product, int]) -> Expression:
+    """Terms of higher degree come first."""
+    kept = [(product, coefficient) for product, coefficient in terms.items() if coefficient]
+    kept.sort(key=lambda term: (-sum(exponent for _, exponent in term[0]), _format(term[0], 1)))
+    return Expression(tuple(kept))
+
+
+def _times(a: Product, b: Product) -> Product:
+    exponents = dict(a)
+    for name, exponent in b:
+        exponents[name] = exponents.get(name, 0) + exponent
+    return tuple(sorted(exponents.items()))
+
+
+_READING_ORDER = {name: index for index, name in enumerate(("k", "r", "m", "c", "n", "d", "h", "f", "|T|"))}
+
+
+def _format(product: Product, coefficient: int) -> str:
+    """Lengths come before widths, and these before the vocabulary, as in n²·d."""
+    ordered = sorted(product, key=lambda part: (_READING_ORDER.get(part[0], len(_READING_ORDER)), part[0]))
+    parts = [name + ("" if exponent == 1 else str(exponent).translate(_SUPERSCRIPTS)) for name, exponent in ordered]
+    return "·".join([f"{coefficient:,}"] * (coefficient != 1 or not parts) + parts)
