@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from regard.attention import MultiHeadConfig, read_pattern
-from regard.attention.patterns import Full
+from regard.attention import Full, MultiHeadConfig, read_pattern
 from regard.cost.expression import Expression, Size, symbol
 from regard.model import AnyModelConfig, EncoderDecoderConfig, FeedForwardConfig, LanguageModelConfig, StackConfig
 from regard.model.before.bytenet import ByteNetConfig
@@ -295,7 +294,7 @@ def _encoder_decoder(config: EncoderDecoderConfig) -> Formula | None:
 
 
 def _self_attention_stack(tokens: Expression, layers: int) -> Expression:
-    """Projections of queries, keys, values and output; all pairs, as kernels compute them in short texts; feed-forward."""
+    """Projections of queries, keys, values and output; attention over all pairs; feed-forward."""
     return (linear(tokens, d, d) * 4 + attention(tokens, tokens, d) + linear(tokens, d, f) * 2) * layers
 
 

@@ -2,7 +2,7 @@
 
 The paper's Table 3 varies the base model by factors: a quarter of the key width, twice the hidden width. The same
 factors apply to any other recipe, so a change is relative to the recipe's own sizes. A recipe that a change does not
-apply to is refused with `NotApplicable`, a sentence that the report repeats.
+apply to is refused with `NotApplicableError`, a sentence that the report repeats.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ Factor = int | Fraction
 STACKS = ("encoder", "decoder")
 
 
-class NotApplicable(Exception):
+class NotApplicableError(Exception):
     """This recipe has nothing that the variation could change; the message is the end of "skipped, because …"."""
 
 
@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def is_translation(self) -> bool:
-        return self.values["task"] == "translation"
+        return bool(self.values["task"] == "translation")
 
     def stacks(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The name of each stack of layers, as part of a key, and its settings."""
@@ -46,7 +46,7 @@ class Settings:
         """The key of each stack's attention, and its settings; multi-head attention only."""
         for key, stack in self.stacks():
             if stack["attention"]["kind"] != "multi_head":
-                raise NotApplicable(f"{key}.attention is of kind {stack['attention']['kind']!r}, not multi_head")
+                raise NotApplicableError(f"{key}.attention is of kind {stack['attention']['kind']!r}, not multi_head")
             yield f"{key}.attention", stack["attention"]
 
     def max_positions(self) -> int:
@@ -83,12 +83,12 @@ def heads(factor: Factor | None) -> ChangeFunction:
             own = attention["heads"]
             count = 1 if factor is None else _times(own, factor, "the number of heads")
             if count == own:
-                raise NotApplicable(f"{key}.heads is {own} already")
+                raise NotApplicableError(f"{key}.heads is {own} already")
             overrides[f"{key}.heads"] = count
             sizes = _head_sizes(settings, attention)
             for name, total in (("head_dim", own * sizes[0]), ("value_head_dim", own * sizes[1])):
                 if total % count:
-                    raise NotApplicable(f"{count} heads do not divide the {total} features of all heads together")
+                    raise NotApplicableError(f"{count} heads do not divide the {total} features of all heads together")
                 if attention[name] is not None:
                     overrides[f"{key}.{name}"] = total // count
             if (kv_heads := attention["kv_heads"]) not in (None, own):
@@ -122,7 +122,8 @@ def layers(factor: Factor) -> ChangeFunction:
         own = {key: stack["layers"] for key, stack in settings.stacks()}
         counts = {key: max(1, round(count * factor)) for key, count in own.items()}
         if counts == own:
-            raise NotApplicable(f"{float(factor):.2g} times {min(own.values())} layers is the same number, rounded")
+            least = min(own.values())
+            raise NotApplicableError(f"{float(factor):.2g} times {least} layers is the same number, rounded")
         shown = " + ".join(map(str, dict.fromkeys(counts.values())))
         return Change({f"{key}.layers": count for key, count in counts.items()}, f"N = {shown}")
 
@@ -158,12 +159,12 @@ def dropout(factor: int, without_any: float) -> ChangeFunction:
         own = _dropout_keys(settings)
         if not any(own.values()):
             if not factor:
-                raise NotApplicable("the recipe has no dropout")
+                raise NotApplicableError("the recipe has no dropout")
             keys = [key for key in own if key.count(".") == 2]
             return Change(dict.fromkeys(keys, without_any), f"P_drop = {without_any:g}")
         overrides: dict[str, Any] = {key: round(value * factor, 6) for key, value in own.items()}
         if max(overrides.values()) >= 1:
-            raise NotApplicable(f"{factor} times a dropout of {max(own.values()):g} is no probability")
+            raise NotApplicableError(f"{factor} times a dropout of {max(own.values()):g} is no probability")
         notes = []
         if not factor and settings.values["train"]["loss"]["r_drop"]:
             overrides["train.loss.r_drop"] = 0.0
@@ -176,7 +177,7 @@ def dropout(factor: int, without_any: float) -> ChangeFunction:
 def label_smoothing(value: float) -> ChangeFunction:
     def change(settings: Settings) -> Change:
         if settings.values["train"]["loss"]["label_smoothing"] == value:
-            raise NotApplicable(f"train.loss.label_smoothing is {value:g} already")
+            raise NotApplicableError(f"train.loss.label_smoothing is {value:g} already")
         return Change({"train.loss.label_smoothing": value}, f"ε_ls = {value:g}")
 
     return change
@@ -185,7 +186,7 @@ def label_smoothing(value: float) -> ChangeFunction:
 def learned_positions(settings: Settings) -> Change:
     kind = settings.model["position"]["kind"]
     if kind == "learned":
-        raise NotApplicable("the recipe's positions are learned already")
+        raise NotApplicableError("the recipe's positions are learned already")
     notes = [] if kind == "sinusoidal" else [f"The recipe's own positions are {kind}, not sinusoidal as in the paper."]
     return Change({"model.position": _position(settings, "learned")}, "learned positions", notes)
 
@@ -209,16 +210,16 @@ def other_norm_position(settings: Settings) -> Change:
     """Post-norm for a recipe with pre-norm, and the other way round."""
     current = {stack["norm_position"] for _, stack in settings.stacks()}
     if len(current) > 1:
-        raise NotApplicable("the encoder and the decoder have different norm positions")
+        raise NotApplicableError("the encoder and the decoder have different norm positions")
     other = "post" if current == {"pre"} else "pre"
     if other == "post" and not all(stack["residual"] for _, stack in settings.stacks()):
-        raise NotApplicable("post-norm normalizes the residual sum, and the recipe has no residual connections")
+        raise NotApplicableError("post-norm normalizes the residual sum, and the recipe has no residual connections")
     return Change({f"{key}.norm_position": other for key, _ in settings.stacks()}, f"{other}-norm")
 
 
 def no_residual(settings: Settings) -> Change:
     if not any(stack["residual"] for _, stack in settings.stacks()):
-        raise NotApplicable("the recipe has no residual connections")
+        raise NotApplicableError("the recipe has no residual connections")
     overrides: dict[str, Any] = {f"{key}.residual": False for key, _ in settings.stacks()}
     posts = [f"{key}.norm_position" for key, stack in settings.stacks() if stack["norm_position"] == "post"]
     notes = ["Without a residual sum there is no post-norm, so norms come first."] if posts else []
@@ -228,22 +229,22 @@ def no_residual(settings: Settings) -> Change:
 def no_scaling(settings: Settings) -> Change:
     keys = {f"{key}.similarity": attention["similarity"] for key, attention in settings.attention()}
     if set(keys.values()) != {"scaled"}:
-        raise NotApplicable("its attention is not scaled dot-product attention")
+        raise NotApplicableError("its attention is not scaled dot-product attention")
     return Change(dict.fromkeys(keys, "dot"), "no 1/√d_k")
 
 
 def no_feed_forward(settings: Settings) -> Change:
     if all(stack["feed_forward"]["kind"] == "none" for _, stack in settings.stacks()):
-        raise NotApplicable("the recipe has no feed-forward networks")
+        raise NotApplicableError("the recipe has no feed-forward networks")
     if any(stack.get("dense_prefix") is not None for _, stack in settings.stacks()):
-        raise NotApplicable("its first layers have a feed-forward of their own (dense_prefix)")
+        raise NotApplicableError("its first layers have a feed-forward of their own (dense_prefix)")
     return Change({f"{key}.feed_forward": {"kind": "none"} for key, _ in settings.stacks()}, "no feed-forward")
 
 
 def no_output_projection(settings: Settings) -> Change:
     keys = {f"{key}.output_projection": attention["output_projection"] for key, attention in settings.attention()}
     if not all(keys.values()):
-        raise NotApplicable("the recipe has no output projection")
+        raise NotApplicableError("the recipe has no output projection")
     return Change(dict.fromkeys(keys, False), "no W^O")
 
 
@@ -251,7 +252,7 @@ def other_combination(settings: Settings) -> Change:
     """Concatenated positions for a recipe that adds them, and the other way round."""
     position = settings.model["position"]
     if "combine" not in position:
-        raise NotApplicable(f"{position['kind']} positions are not combined with embeddings")
+        raise NotApplicableError(f"{position['kind']} positions are not combined with embeddings")
     rest = {key: value for key, value in position.items() if key not in ("combine", "features") and value is not None}
     if position["combine"] == "concatenate":
         return Change({"model.position": rest}, "positions added")
@@ -262,7 +263,7 @@ def other_combination(settings: Settings) -> Change:
 
 def other_cross_kv(settings: Settings) -> Change:
     if "cross_kv" not in settings.model:
-        raise NotApplicable("a language model has no cross-attention")
+        raise NotApplicableError("a language model has no cross-attention")
     other = "shared" if settings.model["cross_kv"] == "per_layer" else "per_layer"
     shown = {"shared": "one K, V for all layers", "per_layer": "K, V per layer"}
     return Change({"model.cross_kv": other}, f"cross-attention: {shown[other]}")
@@ -280,10 +281,10 @@ def short_training(kind: str) -> ChangeFunction:
         if not settings.is_translation:
             length = settings.values["data"]["context_length"] // 2
             if not length or settings.values["data"]["packing"] == "packed":
-                raise NotApplicable("its rows are whole documents, which cannot be cut in half")
+                raise NotApplicableError("its rows are whole documents, which cannot be cut in half")
             return Change(overrides | {"data.context_length": length}, f"{kind}, context of {length}")
         if settings.short_words is None:
-            raise NotApplicable("its training data has too few sentences to tell short from long")
+            raise NotApplicableError("its training data has too few sentences to tell short from long")
         return Change(overrides | {"data.filter.max_words": settings.short_words}, kind)
 
     return change
@@ -296,7 +297,7 @@ def _position(settings: Settings, kind: str) -> dict[str, Any]:
 def _times(size: int, factor: Factor, what: str) -> int:
     scaled = size * Fraction(factor)
     if scaled.denominator != 1 or scaled < 1:
-        raise NotApplicable(f"{what} ({size}) cannot be multiplied by {factor}")
+        raise NotApplicableError(f"{what} ({size}) cannot be multiplied by {factor}")
     return int(scaled)
 
 
@@ -310,7 +311,7 @@ def _with_width(settings: Settings, factor: Factor) -> dict[str, Any]:
     overrides: dict[str, Any] = {"model.width": _times(settings.width, factor, "the width")}
     for key, attention in settings.attention():
         if settings.width * factor % attention["heads"] and attention["head_dim"] is None:
-            raise NotApplicable(f"{attention['heads']} heads do not divide a width of {overrides['model.width']}")
+            raise NotApplicableError(f"{attention['heads']} heads do not divide a width of {overrides['model.width']}")
         for name in ("head_dim", "value_head_dim"):
             if attention[name] is not None:
                 overrides[f"{key}.{name}"] = _times(attention[name], factor, f"{key}.{name}")
@@ -328,7 +329,7 @@ def _with_hidden(settings: Settings, factor: Factor) -> dict[str, Any]:
     overrides = {}
     for key, stack in settings.stacks():
         if stack["feed_forward"]["kind"] == "none":
-            raise NotApplicable("the recipe has no feed-forward networks")
+            raise NotApplicableError("the recipe has no feed-forward networks")
         size = stack["feed_forward"]["hidden"]
         overrides[f"{key}.feed_forward.hidden"] = _times(size, factor, "the hidden width")
     return overrides

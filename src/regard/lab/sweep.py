@@ -25,7 +25,7 @@ from typing import Any
 from regard.config import ConfigError, parse_json
 from regard.errors import UserError
 from regard.files import write_text
-from regard.lab.changes import Change, NotApplicable, Settings
+from regard.lab.changes import Change, NotApplicableError, Settings
 from regard.lab.long_sentences import short_words
 from regard.lab.processes import Finished, run_processes
 from regard.lab.runner import minutes
@@ -161,7 +161,7 @@ def _plan(variation: Variation, settings: Settings, base: Path, known: dict[str,
     try:
         change = variation.change(settings)
         text = write_recipe(_varied(base, Planned(variation, change), {}))
-    except NotApplicable as error:
+    except NotApplicableError as error:
         return Planned(variation, skipped=str(error))
     except ConfigError as error:
         return Planned(variation, skipped=f"it gives no valid recipe ({str(error).rstrip('.')})")
@@ -215,7 +215,7 @@ def _record(out: Path, finished: Finished) -> str:
         write_text(path, problem + "\n")
         return f"failed ({problem})"
     origin = parse_json((out / "runs" / finished.key / "run.json").read_text(encoding="utf-8"))["origin"]
-    scores = next(iter(origin["scores"].values()), {})
+    scores: dict[str, Any] = next(iter(origin["scores"].values()), {})
     return ", ".join(f"{name} {scores[name]:.2f}" for name in ("bleu", "perplexity") if name in scores) or "finished"
 
 

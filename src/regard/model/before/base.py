@@ -93,8 +93,9 @@ class _StepModel(GenerativeModel):
         """The attention modules by type, in order of computation; empty for a model without attention."""
         modules: dict[AttentionType, list[AlignmentModule]] = {}
         for module in self.modules():
-            for attention_type in module.attention_types if isinstance(module, AlignmentModule) else ():
-                modules.setdefault(attention_type, []).append(module)
+            if isinstance(module, AlignmentModule):
+                for attention_type in module.attention_types:
+                    modules.setdefault(attention_type, []).append(module)
         return modules
 
     @torch.no_grad()
@@ -173,7 +174,7 @@ class SequenceToSequence(_StepModel, Seq2SeqLM):
         """Bytes of state for one token of a source, or of one row: what is larger."""
         with torch.device("meta"):
             model = self.config.build()
-            state = model.encode(torch.zeros(1, 2, dtype=torch.long))
+            state: RecurrentState = model.encode(torch.zeros(1, 2, dtype=torch.long))
         return max(state.nbytes() // 2, 1)
 
     def source_embedding_of(self, config: Seq2SeqConfig, width: int) -> TokenEmbedding | None:
