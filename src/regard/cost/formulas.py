@@ -44,7 +44,7 @@ class Formula:
     """The FLOPs of a row: of the source, and of the target, which may depend on the source's length as well."""
 
     target: Expression
-    source: Expression = Expression()
+    source: Expression = field(default_factory=Expression)
     sizes: dict[str, int] = field(default_factory=dict)
     """The values of all symbols but the lengths."""
     columns: Callable[[int], int] | None = None
@@ -176,7 +176,7 @@ def _context(config: ContextConfig) -> Formula:
     layers = linear(n, d, h) + linear(n, h, h) * (config.layers - 1) + linear(n, h, d) + linear(n, d, T)
     features: Size = {"mean": 0, "learned": 1}.get(config.mixing, d)
     mixed = linear(n, m + n, d) + linear(n, m + n, features)
-    source: Expression = Expression()
+    source: Expression = field(default_factory=Expression)
     if config.mixing == "learned":
         mixed, source = mixed + linear(n, d, 1), linear(m, d, 1)
     if config.mixing == "query_key":

@@ -1,32 +1,49 @@
-"""The report of a comparison: one HTML file that needs nothing else, and the same as Markdown.
+"""Reports: one HTML file that needs nothing else, and the same as Markdown.
 
-Both are made from the same sections (a text, a table, a chart), so they cannot say different things. Everything comes
-from the result files, so a report can be written again at any time, also of a comparison that is not finished.
+Both are made from the same sections (a text, a table, a chart), so they cannot say different things. A report is made
+from result files, so it can be written again at any time, also of an experiment that is not finished.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from regard.files import write_text
-from regard.lab.analysis import Result
 from regard.lab.charts import COLORS
-from regard.lab.ladder import Ladder
 from regard.lab.markup import escape
-from regard.lab.sections import Section, Table, make_sections
 
 
-def write_report(ladder: Ladder, results: Sequence[Result], out: Path) -> tuple[Path, Path]:
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a header."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report; empty parts are left out."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    bullets: tuple[str, ...] = ()
+    chart: str = ""
+    table: Table | None = None
+
+
+def write_report(title: str, description: str, sections: Sequence[Section], out: Path) -> tuple[Path, Path]:
     """Write report.html and report.md; gives both paths."""
-    sections = make_sections(ladder, results)
     html, markdown = out / "report.html", out / "report.md"
-    write_text(html, to_html(ladder, sections))
-    write_text(markdown, to_markdown(ladder, sections))
+    write_text(html, to_html(title, description, sections))
+    write_text(markdown, to_markdown(title, description, sections))
     return html, markdown
 
 
-def to_markdown(ladder: Ladder, sections: Sequence[Section]) -> str:
+def to_markdown(title: str, description: str, sections: Sequence[Section]) -> str:
     """The report as Markdown; charts are only in the HTML."""
-    lines = [f"# {ladder.name}", "", ladder.description, ""]
+    lines = [f"# {title}", "", description, ""]
     for section in sections:
         lines += [f"## {section.title}", ""]
         for paragraph in section.paragraphs:
@@ -41,9 +58,9 @@ def to_markdown(ladder: Ladder, sections: Sequence[Section]) -> str:
     return "\n".join(lines)
 
 
-def to_html(ladder: Ladder, sections: Sequence[Section]) -> str:
+def to_html(title: str, description: str, sections: Sequence[Section]) -> str:
     """The report as one HTML file."""
-    body = [f"<h1>{escape(ladder.name)}</h1>", f"<p>{escape(ladder.description)}</p>"]
+    body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(description)}</p>"]
     for section in sections:
         body.append(f"<section><h2>{escape(section.title)}</h2>")
         body += [f"<p>{escape(paragraph)}</p>" for paragraph in section.paragraphs]
@@ -55,7 +72,7 @@ def to_html(ladder: Ladder, sections: Sequence[Section]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>{escape(ladder.name)}</title><style>{_style()}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_style()}</style></head>\n"
         f"<body><main>{chr(10).join(part for part in body if part)}</main></body></html>\n"
     )
 

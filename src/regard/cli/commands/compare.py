@@ -45,9 +45,9 @@ def compare(
     Writes OUT/report.html and OUT/report.md. The same command continues a comparison that was interrupted.
     """
     with phase("Starting"):  # importing PyTorch takes a while
-        from regard.lab.ladder import list_ladders, read_ladder
-        from regard.lab.report import write_report
-        from regard.lab.runner import InterruptedComparisonError, read_results, read_saved_ladder, run_ladder
+        from regard.lab.compare.ladder import list_ladders, read_ladder
+        from regard.lab.compare.runner import InterruptedComparisonError, read_results, read_saved_ladder, run_ladder
+        from regard.lab.compare.sections import write_comparison
 
     if show:
         for one in list_ladders():
@@ -62,16 +62,16 @@ def compare(
         chosen = chosen.only([name.strip() for name in rungs.split(",") if name.strip()])
     folder = out or Path("runs") / chosen.name
     if report_only:
-        html, _ = write_report(read_saved_ladder(folder), read_results(folder), folder)
+        html, _ = write_comparison(read_saved_ladder(folder), read_results(folder), folder)
         print(html)
         return
     try:
         run_ladder(chosen, rest, folder, device=device, log=_log)
     except InterruptedComparisonError:
-        write_report(read_saved_ladder(folder), read_results(folder), folder)
+        write_comparison(read_saved_ladder(folder), read_results(folder), folder)
         print_error("Interrupted. The same command continues the comparison.")
         raise typer.Exit(130) from None
-    html, _ = write_report(read_saved_ladder(folder), read_results(folder), folder)
+    html, _ = write_comparison(read_saved_ladder(folder), read_results(folder), folder)
     print(html)
 
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import UserError
-from regard.lab import runner
-from regard.lab.ladder import read_ladder
-from regard.lab.runner import read_results, read_saved_ladder, run_ladder
+from regard.lab.compare import runner
+from regard.lab.compare.ladder import read_ladder
+from regard.lab.compare.runner import read_results, read_saved_ladder, run_ladder
 from tests.lab.tiny import LADDER, write_tiny
 
 DIVERGING = """

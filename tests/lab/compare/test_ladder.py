@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.lab.ladder import Ladder, dotted, list_ladders, read_ladder
-from regard.lab.plan import plan_runs, validate
+from regard.lab.compare.ladder import Ladder, dotted, list_ladders, read_ladder
+from regard.lab.compare.plan import plan_runs, validate
 from tests.lab.tiny import LADDER, write_tiny
 
 

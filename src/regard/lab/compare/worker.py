@@ -1,4 +1,4 @@
-"""One run of a comparison, in a process of its own: `python -m regard.lab.worker OUT KEY`.
+"""One run of a comparison, in a process of its own: `python -m regard.lab.compare.worker OUT KEY`.
 
 A rung that diverges, is killed or runs out of memory ends this process and nothing else. Whatever happens, the result
 is a file: what was measured, or one sentence that says what went wrong.
@@ -21,8 +21,8 @@ import torch
 from regard.errors import UserError
 from regard.files import write_text
 from regard.kernels.dispatch import select_device
-from regard.lab.ladder import Ladder
-from regard.lab.measure import measure
+from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.measure import measure
 from regard.progress import listen_to_phases
 from regard.task.base import Recipe
 from regard.task.recipe_io import write_recipe

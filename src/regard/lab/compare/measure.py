@@ -14,9 +14,9 @@ import torch
 from regard.data.text.corpus import Corpus
 from regard.data.text.documents import read_texts
 from regard.errors import UserError
-from regard.lab.complexity import complexity_of
-from regard.lab.ladder import Ladder
-from regard.lab.recall import copy_recall, translation_recall
+from regard.lab.compare.complexity import complexity_of
+from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.recall import copy_recall, translation_recall
 from regard.run import read_metadata
 from regard.score import score_translations
 from regard.task.auto import open_model

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Literal
 
 from regard.errors import UserError
-from regard.lab import changes
-from regard.lab.changes import ChangeFunction
+from regard.lab.ablate import changes
+from regard.lab.ablate.changes import ChangeFunction
 
 Direction = Literal["higher", "lower", "same"]
 """Where a number goes against the base; "same": no difference."""

@@ -25,11 +25,11 @@ from typing import Any
 from regard.config import ConfigError, parse_json
 from regard.errors import UserError
 from regard.files import write_text
-from regard.lab.changes import Change, NotApplicableError, Settings
-from regard.lab.long_sentences import short_words
+from regard.lab.ablate.changes import Change, NotApplicableError, Settings
+from regard.lab.ablate.long_sentences import short_words
+from regard.lab.ablate.variations import Variation
+from regard.lab.compare.runner import minutes
 from regard.lab.processes import Finished, run_processes
-from regard.lab.runner import minutes
-from regard.lab.variations import Variation
 from regard.model import EncoderDecoderConfig, LanguageModelConfig
 from regard.progress import phase
 from regard.task.base import Recipe

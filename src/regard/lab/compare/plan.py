@@ -14,7 +14,7 @@ from typing import Any
 from regard.data.text.corpus import Corpus
 from regard.errors import UserError
 from regard.files import write_text
-from regard.lab.ladder import Ladder, RungConfig, dotted
+from regard.lab.compare.ladder import Ladder, RungConfig, dotted
 from regard.model import build_meta, count_embedding_parameters, count_parameters
 from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override, read_recipe

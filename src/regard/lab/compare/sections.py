@@ -4,10 +4,11 @@ Whether it becomes HTML or Markdown is not known here (`report.py`), so both say
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from regard.lab.analysis import (
+from regard.lab.charts import Series, bar_chart, line_chart, number
+from regard.lab.compare.analysis import (
     Metric,
     Result,
     Summary,
@@ -18,30 +19,15 @@ from regard.lab.analysis import (
     summarize,
     with_spread,
 )
-from regard.lab.charts import Series, bar_chart, line_chart, number
-from regard.lab.ladder import Ladder
-from regard.lab.runner import minutes
+from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.runner import minutes
+from regard.lab.report import Section, Table, write_report
 from regard.task.recipe_io import recipe_name
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under a header."""
-
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the report; empty parts are left out."""
-
-    title: str
-    paragraphs: tuple[str, ...] = ()
-    bullets: tuple[str, ...] = ()
-    chart: str = ""
-    table: Table | None = None
+def write_comparison(ladder: Ladder, results: Sequence[Result], out: Path) -> tuple[Path, Path]:
+    """Write the report of a comparison into its folder; gives the paths of the HTML and of the Markdown file."""
+    return write_report(ladder.name, ladder.description, make_sections(ladder, results), out)
 
 
 def make_sections(ladder: Ladder, results: Sequence[Result]) -> list[Section]:

@@ -26,8 +26,8 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.files import write_text
-from regard.lab.ladder import Ladder
-from regard.lab.plan import PlannedRun, plan_runs, size_name
+from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.plan import PlannedRun, plan_runs, size_name
 from regard.progress import phase
 from regard.task.recipe_io import write_recipe
 
@@ -115,7 +115,7 @@ class _Runner:
                 self._stop_all()
 
     def _start(self, key: str) -> None:
-        command = [sys.executable, "-m", "regard.lab.worker", str(self.out.absolute()), key]
+        command = [sys.executable, "-m", "regard.lab.compare.worker", str(self.out.absolute()), key]
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
         with (self.out / "logs" / f"{key}.log").open("ab") as file:

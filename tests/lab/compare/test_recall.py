@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.lab.recall import copy_recall, plant, translation_recall, word_pairs
+from regard.lab.compare.recall import copy_recall, plant, translation_recall, word_pairs
 from tests.lab.tiny import WORDS
 
 PAIRS = [(f"{one} {other} end .", f"{one.upper()}X {other.upper()}X ENDX .") for one in WORDS for other in WORDS]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from regard.lab.analysis import choose_metric, reading, summarize
 from regard.lab.charts import Series, bar_chart, line_chart, number
-from regard.lab.ladder import Ladder, read_ladder
-from regard.lab.report import write_report
+from regard.lab.compare.analysis import choose_metric, reading, summarize
+from regard.lab.compare.ladder import Ladder, read_ladder
+from regard.lab.compare.sections import write_comparison
 from tests.lab.tiny import LADDER, write_tiny
 
 
@@ -58,7 +58,7 @@ def read(ladder: Ladder, results: list[dict[str, Any]]) -> str:
 def test_report_is_self_contained_and_well_formed(ladder: Ladder, tmp_path: Path) -> None:
     results = [result("small", 30.0 + seed, seed) for seed in (1, 2)] + [result("wide", 20.0)]
     results += [result("small", 3.0, size=0.1), result("wide", 2.0, size=0.1)]
-    html, markdown = write_report(ladder, results, tmp_path)
+    html, markdown = write_comparison(ladder, results, tmp_path)
     text = html.read_text(encoding="utf-8")
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     tags = [element.tag for element in root.iter()]
@@ -103,7 +103,7 @@ def test_reading_of_nothing_but_failures(ladder: Ladder, tmp_path: Path) -> None
         text
         == "No run has finished, so there is nothing to compare. Small (data 100%, seed 1) did not finish: it ran out."
     )
-    write_report(ladder, [failed], tmp_path)
+    write_comparison(ladder, [failed], tmp_path)
 
 
 @pytest.mark.parametrize("points", [((1.0, 1.0),), ((1.0, 2.0), (10.0, 2.0)), ((1e-9, -5.0), (1e12, 1e9))])

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from regard.lab.charts import number
-from regard.lab.ladder import Ladder, RungConfig
+from regard.lab.compare.ladder import Ladder, RungConfig
 
 Result = Mapping[str, Any]
 

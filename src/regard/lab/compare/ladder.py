@@ -19,7 +19,7 @@ from regard.task.recipe_io import apply_override
 
 BudgetKind = Literal["parameters", "tokens", "flops", "minutes", "steps"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._]*(-[a-z0-9._]+)*$", max_length=60)]
-_FOLDER = ("lab", "ladders")
+_FOLDER = "ladders"
 
 
 class BudgetConfig(Config):
@@ -189,7 +189,7 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str, Path | None]:
             near = difflib.get_close_matches(str(name), names, n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else "`regard compare --list` lists them."
             raise UserError(f"There is no ladder named {str(name)!r}; {hint} The path of a file ends in .toml.")
-        file = resources.files("regard").joinpath(*_FOLDER, f"{name}.toml")
+        file = resources.files("regard").joinpath(_FOLDER, f"{name}.toml")
         text, where, folder = file.read_text(encoding="utf-8"), f"ladder {name}", None
     try:
         return parse_toml(text), where, folder
@@ -198,5 +198,5 @@ def _read_values(name: str | Path) -> tuple[dict[str, Any], str, Path | None]:
 
 
 def _shipped_names() -> list[str]:
-    files = resources.files("regard").joinpath(*_FOLDER).iterdir()
+    files = resources.files("regard").joinpath(_FOLDER).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))

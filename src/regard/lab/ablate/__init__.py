@@ -1,0 +1,1 @@
+"""`regard ablate`: variations of one recipe, each changing one thing."""
