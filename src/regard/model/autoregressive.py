@@ -102,6 +102,11 @@ class Seq2SeqLM(GenerativeModel):
         """The most tokens that a source may have, EOS included; None without a limit."""
         return None
 
+    @property
+    def truncates_source(self) -> bool:
+        """Whether only the first tokens of a longer source are read; if not, it is refused."""
+        return False
+
     @torch.no_grad()
     def prefill(self, sources: Sequence[Sequence[int]], capacity: int) -> tuple[Any, Tensor]:
         """Encode sources of any length, each with EOS appended; the state has room for `capacity` target tokens.
@@ -109,7 +114,7 @@ class Seq2SeqLM(GenerativeModel):
         Gives the state and the first target tokens.  # (rows,)
         """
         ids, lengths = (tensor.to(self.device) for tensor in self.pad_sources(sources))
-        same_length = len(set(map(len, sources))) == 1
+        same_length = len({min(len(each), ids.shape[1] - 1) for each in sources}) == 1
         state = self.start(ids, capacity, None if same_length else lengths)
         state.memory_lengths = lengths  # rows of other lengths may be added later
         return state, self.first_tokens(len(sources))
@@ -122,8 +127,11 @@ class Seq2SeqLM(GenerativeModel):
         tokens = self.config.special_tokens
         if tokens.bos is None or tokens.eos is None:
             raise UserError("This model cannot be decoded: its config lacks special_tokens.bos or special_tokens.eos.")
+        limit = self.max_source_positions
+        if self.truncates_source and limit is not None:
+            sources = [source[: limit - 1] for source in sources]
         lengths = [len(source) + 1 for source in sources]
-        check_length(max(lengths), self.max_source_positions)
+        check_length(max(lengths), limit)
         longest, pad = -(-max(lengths) // step) * step, tokens.pad or 0
         flat = [each for row in sources for each in (*row, tokens.eos, *[pad] * (longest - len(row) - 1))]
         ids = check_ids(torch.tensor(flat), self.config.source_vocab_size or self.config.vocab_size)

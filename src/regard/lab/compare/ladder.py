@@ -56,6 +56,14 @@ class RungConfig(Config):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings of the recipe that differ, as tables: [rungs.overrides.model] and so on. A [model] with a `kind`
     replaces that of the base recipe; all other tables are merged into it."""
+    init_from: Name | None = None
+    """Another rung, listed before, whose trained model this one starts from, on the same data with the same seed. The
+    budget is that rung's; `train.steps` in the overrides are the further steps."""
+    decodes: Name | None = None
+    """Another rung, listed before, whose models this one decodes with in another way: nothing is trained. The overrides
+    say how, in [rungs.overrides.decode]."""
+    ensemble: int = Field(default=1, ge=1, le=100)
+    """With `decodes`: how many of that rung's models, those of the first seeds, decode together."""
     scale: tuple[str, ...] = Field(default=("model.width",), strict=False)
     """The settings that a budget of parameters multiplies; none, to leave the model as it is."""
     reference: str = ""
@@ -103,6 +111,8 @@ class Ladder(Config):
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise ConfigError(f"rungs.{number}.name", f"{name!r} is the name of another rung; choose another.")
+        for number, rung in enumerate(self.rungs):
+            self._check_dependency(number, rung)
         for number, size in enumerate(self.sizes):
             if not 0 < size <= 1:
                 raise ConfigError(f"sizes.{number}", f"found {size}; expected a fraction above 0 and at most 1.")
@@ -110,6 +120,19 @@ class Ladder(Config):
             if not 1 <= distance <= 10_000:
                 raise ConfigError(f"recall.{number}", f"found {distance}; expected a distance in words, at least 1.")
         return self
+
+    def _check_dependency(self, number: int, rung: RungConfig) -> None:
+        where, earlier = f"rungs.{number}", {each.name: each for each in self.rungs[:number]}
+        if rung.init_from is not None and rung.decodes is not None:
+            raise ConfigError(f"{where}.decodes", "a rung that is trained has init_from; leave one of the two out.")
+        for key, name in (("init_from", rung.init_from), ("decodes", rung.decodes)):
+            if name is not None and name not in earlier:
+                raise ConfigError(f"{where}.{key}", f"no rung before this one is named {name!r}.")
+            if name is not None and earlier[name].decodes is not None:
+                raise ConfigError(f"{where}.{key}", f"{name!r} trains nothing; name a rung that is trained.")
+        if rung.ensemble > 1 and (rung.decodes is None or rung.ensemble > self.seeds):
+            problem = f"found {rung.ensemble}; an ensemble needs `decodes` and as many seeds (seeds = {self.seeds})."
+            raise ConfigError(f"{where}.ensemble", problem)
 
     def rung(self, name: str) -> RungConfig:
         """A rung by its name."""
@@ -122,8 +145,13 @@ class Ladder(Config):
         raise UserError(f"{self.name} has no rung {name!r}; {hint}")
 
     def only(self, names: Sequence[str]) -> "Ladder":
-        """The ladder with some of its rungs, in its own order."""
-        chosen = {self.rung(name).name for name in names}
+        """The ladder with some of its rungs, and those that they depend on, in its own order."""
+        chosen: set[str] = set()
+        waiting = [self.rung(name) for name in names]
+        while waiting:
+            rung = waiting.pop()
+            chosen.add(rung.name)
+            waiting += [self.rung(name) for name in (rung.init_from, rung.decodes) if name is not None]
         return self.model_copy(update={"rungs": tuple(rung for rung in self.rungs if rung.name in chosen)})
 
 

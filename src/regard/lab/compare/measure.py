@@ -44,11 +44,24 @@ def measure(recipe: Recipe, folder: Path, ladder: Ladder, device: torch.device) 
     found["tokens_per_second"] = _speed(folder)
     found["complexity"] = _complexity(settings)
     pipeline: Any = open_model(folder, device)
-    model = pipeline.model.eval()
     text = _of_translation if recipe.task == "translation" else _of_language
-    for name, value in text(recipe, pipeline, ladder, device).items():
-        found[name] = value
-    found["decode"] = _decoding(model, found.pop("prompt", None) or [3] * _PROMPT_TOKENS)
+    found |= text(recipe, pipeline, ladder, device)
+    found["decode"] = _decoding(pipeline.model.eval(), found.pop("prompt", None) or [3] * _PROMPT_TOKENS)
+    return found
+
+
+def measure_decoding(recipe: Any, folders: Sequence[Path], ladder: Ladder, device: torch.device) -> dict[str, Any]:
+    """The same for trained models that decode as `recipe` says, together if there are several."""
+    pipelines: list[Any] = [open_model(folder, device) for folder in folders]
+    first, *others = pipelines
+    first.decode = recipe.decode
+    pipeline = first.ensemble_with(others) if others else first
+    found = _of_translation(recipe, pipeline, ladder, device)
+    origins = [read_metadata(folder)["origin"] for folder in folders]
+    found |= {name: sum(origin[name] for origin in origins) for name in ("seconds", "flops", "parameters", "tokens")}
+    found |= {"steps": origins[0]["steps"], "device": origins[0]["device"], "curve": [], "tokens_per_second": None}
+    found["peak_memory"] = peak_memory(device)
+    del found["prompt"]
     return found
 
 
@@ -103,11 +116,13 @@ def _of_translation(recipe: Any, translator: Any, ladder: Ladder, device: torch.
         return [best.text for best, *_ in translator.translate_sentences(lines, translator.decode.only_best())]
 
     outputs = translate(sources)
+    score = score_translations(outputs, references, **recipe.score.plain())
     step = max(1, len(pairs) // _SAMPLES)
     training = (
         [(pair.source, pair.target) for pair in Corpus("train", recipe.data.train).read()] if ladder.recall else []
     )
     return {
+        "scores": {ladder.test: score.rounded()},
         "by_length": scores_by_length(sources, outputs, references, recipe.score.plain()),
         "samples": [
             {"source": sources[i], "reference": references[i], "output": outputs[i]}

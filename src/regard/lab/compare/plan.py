@@ -37,7 +37,29 @@ class PlannedRun:
     @property
     def key(self) -> str:
         """The name of its folder."""
-        return f"{self.rung.name}-{size_name(self.size)}-{self.seed}"
+        return run_key(self.rung.name, self.size, self.seed)
+
+    @property
+    def init_from(self) -> str | None:
+        """The key of the run whose model this one starts from."""
+        return None if self.rung.init_from is None else run_key(self.rung.init_from, self.size, self.seed)
+
+    @property
+    def decodes(self) -> list[str]:
+        """The keys of the runs whose models decode together, if nothing is trained."""
+        if self.rung.decodes is None:
+            return []
+        seeds = range(1, self.rung.ensemble + 1) if self.rung.ensemble > 1 else (self.seed,)
+        return [run_key(self.rung.decodes, self.size, seed) for seed in seeds]
+
+    @property
+    def needs(self) -> list[str]:
+        """The keys of the runs that must have finished before."""
+        return self.decodes or [key for key in (self.init_from,) if key is not None]
+
+
+def run_key(rung: str, size: float, seed: int) -> str:
+    return f"{rung}-{size_name(size)}-{seed}"
 
 
 def size_name(size: float) -> str:
@@ -55,6 +77,8 @@ def plan_runs(ladder: Ladder, overrides: Sequence[str], folder: Path) -> list[Pl
         seeds = ladder.seeds if size == 1 else ladder.seeds_of_parts
         for seed in range(1, seeds + 1):
             for rung in ladder.rungs:
+                if rung.ensemble > 1 and (size != 1 or seed > 1):
+                    continue  # there is one: of all seeds together
                 recipe, changes = recipes[rung.name]
                 changes = {**changes, **_subset(recipe, size, folder), "train.seed": seed}
                 runs.append(PlannedRun(rung, size, seed, read_recipe(ladder.base, changes)))
@@ -74,20 +98,25 @@ def validate(ladder: Ladder, overrides: Sequence[str] = ()) -> dict[str, tuple[R
 
 def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
     """The recipe of a rung on all data, and what changes the base recipe into it."""
-    changes = dotted(ladder.overrides) | dotted(rung.overrides)
+    trained = [rung]  # an override of a rung that this one starts from holds here too
+    while (name := trained[0].init_from or trained[0].decodes) is not None:
+        trained.insert(0, ladder.rung(name))
+    changes = dotted(ladder.overrides)
+    for each in trained:
+        changes |= dotted(each.overrides)
     if isinstance(changes.get("model"), dict):  # settings of another model would not be known to this one
         changes = {key: value for key, value in changes.items() if not key.startswith("model.")}
         changes = {"model": changes.pop("model"), **changes}
     for override in overrides:
         changes |= _parsed(override)
-    if ladder.budget.kind == "steps":
+    if ladder.budget.kind == "steps" and rung.init_from is None:
         changes["train.steps"] = max(1, round(ladder.budget.value))
     recipe = read_recipe(ladder.base, changes)
     known = [*recipe.test_sources()]
     if ladder.test not in known:
         raise UserError(f"test: the recipe {ladder.base} has no test set {ladder.test!r}; it has {', '.join(known)}.")
     if ladder.budget.kind == "parameters":
-        changes |= _scaled(ladder, rung, recipe, changes)
+        changes |= _scaled(ladder, trained[0], recipe, changes)
         recipe = read_recipe(ladder.base, changes)
     return recipe, changes
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from regard.errors import UserError
 from regard.files import write_text
-from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.ladder import Ladder, RungConfig
 from regard.lab.compare.plan import PlannedRun, plan_runs, size_name
 from regard.progress import phase
 from regard.task.recipe_io import write_recipe
@@ -62,12 +62,20 @@ def run_ladder(
     chosen = device or ladder.device
     threads = max(1, (os.cpu_count() or 1) // min(ladder.parallel, len(runs)))
     _write_plans(ladder, runs, out, chosen, threads)
-    waiting = [run.key for run in runs if not _has_result(out, run.key)]
+    waiting = [run for run in runs if not _has_result(out, run.key)]
     done = len(runs) - len(waiting)
     if done:
         log(f"{done} of {len(runs)} runs are done already.")
-    _Runner(ladder, out, len(runs), done, threads, log).run(waiting)
+    runner = _Runner(ladder, out, len(runs), done, threads, log)
+    for depth in range(max((_depth(ladder, run.rung) for run in waiting), default=0) + 1):
+        runner.run([run.key for run in waiting if _depth(ladder, run.rung) == depth])
     return read_results(out, [run.key for run in runs])
+
+
+def _depth(ladder: Ladder, rung: RungConfig) -> int:
+    """How many rungs have to be trained before this one, one after the other."""
+    needed = rung.init_from or rung.decodes
+    return 0 if needed is None else 1 + _depth(ladder, ladder.rung(needed))
 
 
 def read_results(out: Path, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -226,6 +234,9 @@ def _write_plans(ladder: Ladder, runs: Sequence[PlannedRun], out: Path, device: 
             "label": run.rung.label,
             "size": run.size,
             "seed": run.seed,
+            "init_from": run.init_from,
+            "decodes": run.decodes,
+            "needs": run.needs,
             "recipe": recipe,
             "ladder": plain,
             "device": device,

@@ -13,7 +13,9 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -22,8 +24,9 @@ from regard.errors import UserError
 from regard.files import write_text
 from regard.kernels.dispatch import select_device
 from regard.lab.compare.ladder import Ladder
-from regard.lab.compare.measure import measure
+from regard.lab.compare.measure import measure, measure_decoding
 from regard.progress import listen_to_phases
+from regard.run import read_metadata
 from regard.task.base import Recipe
 from regard.task.recipe_io import write_recipe
 from regard.task.registry import read_values
@@ -34,6 +37,8 @@ from regard.train.runtime import StoppedError
 
 _PROBE_STEPS, _WARMUP_STEPS = 30, 5
 """The steps that the speed of a rung is measured on, after some that compile kernels."""
+_COUNTED_BATCHES = 100
+"""The batches whose mean number of tokens decides how many steps a budget of tokens allows."""
 _NEVER = 1_000_000_000
 STOPPED = 130
 """The exit code of a run that was stopped and can be resumed."""
@@ -59,45 +64,43 @@ class _ProbeEndError(Exception):
 
 
 class _Probe(Callback):
-    """Counts time and tokens of the first steps, and ends the run."""
+    """Times the first steps, and ends the run."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.seen: list[tuple[float, int]] = []
+        self.seen: list[float] = []
 
     def on_step(self, step: int, tokens: int) -> None:
-        self.seen.append((time.perf_counter(), tokens))
+        self.seen.append(time.perf_counter())
         if len(self.seen) >= self.steps:
             raise _ProbeEndError
 
-    def per_step(self) -> tuple[float, float]:
-        """Seconds and tokens of a step."""
+    def seconds_per_step(self) -> float:
         skipped = min(_WARMUP_STEPS, len(self.seen) - 2)
-        (start, before), (end, after) = self.seen[skipped], self.seen[-1]
-        steps = len(self.seen) - 1 - skipped
-        return (end - start) / steps, (after - before) / steps
+        return (self.seen[-1] - self.seen[skipped]) / (len(self.seen) - 1 - skipped)
 
 
 def main(out: Path, key: str) -> int:
     """Train and measure the run `key` of a comparison; the exit code says whether there is a result."""
-    path = out / "plans" / f"{key}.json"
-    plan = json.loads(path.read_text(encoding="utf-8"))
+    plan = json.loads((out / "plans" / f"{key}.json").read_text(encoding="utf-8"))
     result = {name: plan[name] for name in ("key", "rung", "label", "size", "seed")}
     folder, start = out / "runs" / key, time.time()
     try:
         if plan["threads"]:
             torch.set_num_threads(plan["threads"])
         device, ladder = select_device(plan["device"]), Ladder.read(plan["ladder"])
-        recipe = read_values(plan["recipe"])
-        if plan.get("steps") is None and ladder.budget.kind in ("tokens", "flops", "minutes"):
-            plan["steps"] = _steps(recipe, ladder, device)
-            write_text(path, json.dumps(plan, ensure_ascii=False, indent=1))
-        if plan.get("steps") is not None:
-            recipe = _with_steps(recipe, plan["steps"])
+        _check_needs(out, plan)
         with listen_to_phases(None):
-            callback = CallbackList([PrinterCallback(), _Divergence()])
-            train(recipe, folder, resume=(folder / "recipe.toml").exists(), device=device, callback=callback)
-            result |= {"status": "finished", **measure(recipe, folder, ladder, device)}
+            if plan["decodes"]:
+                recipe, folders = read_values(plan["recipe"]), [out / "runs" / each for each in plan["decodes"]]
+                result |= {"status": "finished", **measure_decoding(recipe, folders, ladder, device)}
+            else:
+                recipe = _recipe(out, plan, ladder, device)
+                callback = CallbackList([PrinterCallback(), _Divergence()])
+                train(recipe, folder, resume=(folder / "recipe.toml").exists(), device=device, callback=callback)
+                result |= {"status": "finished", **measure(recipe, folder, ladder, device)}
+                if plan["init_from"]:
+                    result["flops"] += read_metadata(out / "runs" / plan["init_from"])["origin"]["flops"]
     except StoppedError:
         return STOPPED
     except DivergedError as error:
@@ -111,13 +114,34 @@ def main(out: Path, key: str) -> int:
     return 0
 
 
+def _check_needs(out: Path, plan: Mapping[str, Any]) -> None:
+    for key in plan["needs"]:
+        if not (out / "runs" / key / "run.json").is_file():
+            raise UserError(f"it needs the model of {key}, which did not finish")
+
+
+def _recipe(out: Path, plan: dict[str, Any], ladder: Ladder, device: torch.device) -> Recipe:
+    """What a run trains, with its steps decided, which the plan then records."""
+    if plan["init_from"]:
+        return read_values(plan["recipe"] | {"init_from": str(out / "runs" / plan["init_from"])})
+    recipe = read_values(plan["recipe"])
+    if plan.get("steps") is None and ladder.budget.kind in ("tokens", "flops", "minutes"):
+        plan["steps"] = _steps(recipe, ladder, device)
+        write_text(out / "plans" / f"{plan['key']}.json", json.dumps(plan, ensure_ascii=False, indent=1))
+    return recipe if plan.get("steps") is None else _with_steps(recipe, plan["steps"])
+
+
 def _steps(recipe: Recipe, ladder: Ladder, device: torch.device) -> int:
     """The number of steps that the budget allows a rung."""
     folder, kind, value = Path(tempfile.mkdtemp(prefix="regard-probe-")), ladder.budget.kind, ladder.budget.value
     try:
-        if kind == "flops":
+        if kind != "minutes":
             task = recipe.build_task(folder, lambda message: None, SINGLE_PROCESS)
-            per_step = float(log_cost(recipe, task, device, Callback()).flops_per_step)
+            if kind == "flops":
+                per_step = float(log_cost(recipe, task, device, Callback()).flops_per_step)
+            else:
+                counts = [batch.count for batch in islice(task.batches.epochs(), _COUNTED_BATCHES)]
+                per_step = recipe.train.grad_accumulation * fmean(counts)
         else:
             probe = _Probe(_PROBE_STEPS)
             quiet = recipe.train.model_copy(update={"validate_every": _NEVER, "save_every": _NEVER})
@@ -125,8 +149,7 @@ def _steps(recipe: Recipe, ladder: Ladder, device: torch.device) -> int:
                 train(recipe.model_copy(update={"train": quiet}), folder / "run", device=device, callback=probe)
             if len(probe.seen) < 3:
                 raise UserError(f"the recipe has only {len(probe.seen)} steps, too few to measure its speed")
-            seconds, tokens = probe.per_step()
-            per_step = seconds / 60 if kind == "minutes" else tokens
+            per_step = probe.seconds_per_step() / 60
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     steps = value / per_step

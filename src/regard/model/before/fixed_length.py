@@ -30,6 +30,8 @@ class FixedLengthConfig(Seq2SeqConfig):
 
     max_length: int = Field(default=64, ge=1, le=100_000)
     """The most tokens (m) that a source or a target may have, EOS or BOS included."""
+    truncate_source: bool = False
+    """Whether only the first tokens of a longer source are read; if not, it is refused."""
     hidden: int = Field(default=512, ge=1, le=1_000_000)
     """The width of the hidden layers."""
     layers: int = Field(default=2, ge=1, le=1000)
@@ -68,6 +70,10 @@ class FixedLengthModel(SequenceToSequence):
     @property
     def max_source_positions(self) -> int:
         return self.config.max_length
+
+    @property
+    def truncates_source(self) -> bool:
+        return self.config.truncate_source
 
     def check_source(self, source: Tensor, lengths: Tensor | None) -> Tensor:
         """The source without columns that have no place: with lengths, they are padding.  source: # (batch, tokens)"""
