@@ -63,7 +63,8 @@ class RungConfig(Config):
     """Another rung, listed before, whose models this one decodes with in another way: nothing is trained. The overrides
     say how, in [rungs.overrides.decode]."""
     ensemble: int = Field(default=1, ge=1, le=100)
-    """With `decodes`: how many of that rung's models, those of the first seeds, decode together."""
+    """With `decodes`: how many of that rung's models, those of the first seeds, decode together. With fewer seeds than
+    that, the rung is left out."""
     scale: tuple[str, ...] = Field(default=("model.width",), strict=False)
     """The settings that a budget of parameters multiplies; none, to leave the model as it is."""
     reference: str = ""
@@ -130,8 +131,8 @@ class Ladder(Config):
                 raise ConfigError(f"{where}.{key}", f"no rung before this one is named {name!r}.")
             if name is not None and earlier[name].decodes is not None:
                 raise ConfigError(f"{where}.{key}", f"{name!r} trains nothing; name a rung that is trained.")
-        if rung.ensemble > 1 and (rung.decodes is None or rung.ensemble > self.seeds):
-            problem = f"found {rung.ensemble}; an ensemble needs `decodes` and as many seeds (seeds = {self.seeds})."
+        if rung.ensemble > 1 and rung.decodes is None:
+            problem = f"found {rung.ensemble}, but `decodes` does not say which models decode together."
             raise ConfigError(f"{where}.ensemble", problem)
 
     def rung(self, name: str) -> RungConfig:

@@ -77,7 +77,7 @@ def plan_runs(ladder: Ladder, overrides: Sequence[str], folder: Path) -> list[Pl
         seeds = ladder.seeds if size == 1 else ladder.seeds_of_parts
         for seed in range(1, seeds + 1):
             for rung in ladder.rungs:
-                if rung.ensemble > 1 and (size != 1 or seed > 1):
+                if rung.ensemble > 1 and (size != 1 or seed > 1 or rung.ensemble > ladder.seeds):
                     continue  # there is one: of all seeds together
                 recipe, changes = recipes[rung.name]
                 changes = {**changes, **_subset(recipe, size, folder), "train.seed": seed}
@@ -112,9 +112,13 @@ def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str]) -> 
     if ladder.budget.kind == "steps" and rung.init_from is None:
         changes["train.steps"] = max(1, round(ladder.budget.value))
     recipe = read_recipe(ladder.base, changes)
-    known = [*recipe.test_sources()]
+    known = recipe.test_sources()
     if ladder.test not in known:
         raise UserError(f"test: the recipe {ladder.base} has no test set {ladder.test!r}; it has {', '.join(known)}.")
+    if len(known) > 1:  # the report has no use for the others
+        changes = {key: value for key, value in changes.items() if not key.startswith("data.test.")}
+        changes["data.test"] = {ladder.test: known[ladder.test].plain()}
+        recipe = read_recipe(ladder.base, changes)
     if ladder.budget.kind == "parameters":
         changes |= _scaled(ladder, trained[0], recipe, changes)
         recipe = read_recipe(ladder.base, changes)

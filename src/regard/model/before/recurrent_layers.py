@@ -12,11 +12,15 @@ The last h is the output of the last token. For the last c, inputs have a featur
 LSTM's forget gate to exactly 1 and its input gate to exactly 0: c stays as it is.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+# cuDNN copies the weights into one chunk in every call, which takes less time than keeping casts of them in one.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 Cell = Literal["lstm", "gru"]
 State = tuple[Tensor, ...]
@@ -120,7 +124,8 @@ class RecurrentLayer(nn.Module):
         weight: Tensor = self.weight_ih_l0
         if self.cell == "lstm":
             flag = padding.to(x.dtype)[..., None].expand(-1, -1, _PADDING_FEATURES)
-            gate = weight.new_tensor([-_SATURATED, _SATURATED, 0, 0]).repeat_interleave(self.width)
+            # Filled on the device: a list of numbers would be copied from the host, which a CUDA graph cannot capture.
+            gate = torch.cat([weight.new_full((self.width,), value) for value in (-_SATURATED, _SATURATED, 0.0, 0.0)])
             x = torch.cat((x, flag), dim=-1)
             weight = torch.cat((weight, gate[:, None].expand(-1, _PADDING_FEATURES)), dim=1)
         output, (_, *rest) = self._run(x, weight, state)
