@@ -111,6 +111,8 @@ def main(out: Path, key: str) -> int:
         result |= {"status": "failed", "problem": f"it ran out of memory on {plan['device']}"}
     result["wall_seconds"] = round(time.time() - start, 1)
     write_text(out / "results" / f"{key}.json", json.dumps(result, ensure_ascii=False, indent=1))
+    if result["status"] == "finished":  # checkpoints are large, and only an unfinished run needs them
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return 0
 
 
