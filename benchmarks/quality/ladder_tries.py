@@ -2,25 +2,28 @@
 
     python benchmarks/quality/ladder_tries.py what-attention-buys --parallel 12 --set budget.value=8e6
 
-Every rung in `TRIES` is trained with each of its learning rates and dropouts, for a smaller budget than the ladder's.
+Every rung is trained with each of its learning rates and dropouts in `FIRST_ROUND`, for less than the ladder's budget.
 No choice depends on test data. All tries and their scores are written to benchmarks/results/tries-LADDER.json; the best
 of each rung is what the ladder then says.
 """
 
 import argparse
+import json
 import tempfile
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import write_results
+from benchmarks.common import RESULTS, write_results
 
 from regard.lab.compare.ladder import Ladder, RungConfig, read_ladder
 from regard.lab.compare.plan import validate
 from regard.lab.compare.runner import run_ladder
 from regard.task.init_from import merge_settings
 
-TRIES: dict[str, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
+Grid = tuple[tuple[float, ...], tuple[float, ...]]
+FIRST_ROUND: dict[str, dict[str, Grid]] = {
     "what-attention-buys": {
         "dnn1": ((0.0005, 0.0015), (0.3, 0.5)),
         "dnn2": ((0.0005, 0.0015), (0.3, 0.5)),
@@ -42,25 +45,47 @@ TRIES: dict[str, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
         "transformer-experts": ((0.001, 0.003), (0.2, 0.3)),
         "transformer": ((0.001, 0.003), (0.2, 0.3)),
     },
+    "language": {
+        "window": ((0.001, 0.003), (0.1, 0.3)),
+        "convolutional": ((0.001, 0.003), (0.1, 0.3)),
+        "lstm": ((0.001, 0.003), (0.3, 0.5)),
+        "transformer": ((0.001, 0.003), (0.1, 0.2)),
+    },
 }
 """By ladder and rung: learning rates and dropouts."""
+SECOND_ROUND: dict[str, dict[str, Grid]] = {
+    "what-attention-buys": {
+        "dnn1": ((0.0015, 0.004), (0.1,)),
+        "dnn2": ((0.0015, 0.004), (0.1,)),
+        "context-mean": ((0.004,), (0.1,)),
+        "context-learned": ((0.004,), (0.1,)),
+        "context-cosine": ((0.004,), (0.1,)),
+        "context-query-key": ((0.004,), (0.1,)),
+        "bytenet": ((0.004,), (0.2,)),
+        "convs2s": ((0.004,), (0.2,)),
+        "recurrent-experts": ((0.003,), (0.3,)),
+    }
+}
+"""For rungs whose best was the largest learning rate and the smallest dropout, by more than the others."""
 _DROPOUT_KEYS = ("embedding", "encoder", "decoder")
 """The tables of a Transformer that have a dropout of their own."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladder", choices=sorted(TRIES))
+    parser.add_argument("ladder", choices=sorted(FIRST_ROUND))
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--parallel", type=int, default=1, help="runs side by side (default: 1)")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--second", action="store_true", help="the second round")
     parser.add_argument("--rungs", default=None, help="tune these only, separated by commas")
     parser.add_argument("--out", type=Path, default=None, help="folder of the runs, to continue later")
     options = parser.parse_args()
     overrides = [*options.overrides, f"parallel={options.parallel}", "seeds=1", "sizes=[1.0]", "recall=[]"]
     ladder, rest = read_ladder(options.ladder, overrides)
-    rungs = list(TRIES[options.ladder]) if options.rungs is None else options.rungs.split(",")
-    tries = make_tries(ladder, rungs)
+    grids = (SECOND_ROUND if options.second else FIRST_ROUND)[options.ladder]
+    chosen = list(grids) if options.rungs is None else options.rungs.split(",")
+    tries = make_tries(ladder, {name: grids[name] for name in chosen})
     with tempfile.TemporaryDirectory() as folder:
         out = options.out or Path(folder)
         results = run_ladder(tries, rest, out, device=options.device, log=lambda message: print(message, flush=True))
@@ -74,19 +99,28 @@ def main() -> int:
         }
         for result in results
     ]
+    for case in cases:
+        print(json.dumps(case), flush=True)
+    cases = [*known_cases(f"tries-{options.ladder}"), *cases]
     print(f"Results written to {write_results(f'tries-{options.ladder}', cases)}")
     return 0
 
 
-def make_tries(ladder: Ladder, names: list[str]) -> Ladder:
+def known_cases(name: str) -> list[dict[str, Any]]:
+    """The tries that are recorded already."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["cases"] if path.is_file() else []
+
+
+def make_tries(ladder: Ladder, grids: Mapping[str, Grid]) -> Ladder:
     """A ladder with a rung for each try, tested on the validation set."""
     recipes = validate(ladder)
     valid = next(iter(recipes.values()))[0].data.valid
     rungs = []
-    for name in names:
+    for name, grid in grids.items():
         rung = ladder.rung(name)
         own = recipes[name][0].model
-        for number, (lr, dropout) in enumerate(product(*TRIES[ladder.name][name])):
+        for number, (lr, dropout) in enumerate(product(*grid)):
             model: dict[str, Any] = {"dropout": dropout}
             if "dropout" not in own:
                 model = {key: {"dropout": dropout} for key in _DROPOUT_KEYS if key in own}

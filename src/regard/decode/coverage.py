@@ -24,6 +24,8 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     from regard.decode.batch import Request
 
+_HYPOTHESES = 256
+"""Hypotheses in a pass."""
 _NO_ATTENTION = (
     "decode.coverage_penalty needs a model whose decoder attends to the source, and this one does not; set it to 0."
 )
@@ -35,31 +37,41 @@ def rank_by_coverage(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each request with the coverage penalty in their scores, best first, `nbest` of them."""
     plain = getattr(model, "model", model)  # fused decoders do not tell their attention
-    ranked = []
+    pairs = [
+        (request.source, hypothesis)
+        for request, hypotheses in zip(requests, found, strict=True)
+        for hypothesis in hypotheses
+    ]
+    penalties = [
+        penalty
+        for start in range(0, len(pairs), _HYPOTHESES)
+        for penalty in _log_coverage(plain, pairs[start : start + _HYPOTHESES], eos)
+    ]
+    ranked, remaining = [], iter(penalties)
     for request, hypotheses in zip(requests, found, strict=True):
-        coverage = _coverage(plain, request.source, hypotheses, eos)
-        penalties = request.config.coverage_penalty * coverage.clamp(1e-9, 1).log().sum(dim=-1)
-        scored = [
-            replace(each, score=each.score + penalty)
-            for each, penalty in zip(hypotheses, penalties.tolist(), strict=True)
-        ]
+        weight = request.config.coverage_penalty
+        scored = [replace(each, score=each.score + weight * next(remaining)) for each in hypotheses]
         ranked.append(sorted(scored, key=lambda each: -each.score)[: request.config.nbest])
     return ranked
 
 
-def _coverage(model: Any, source: Sequence[int], hypotheses: Sequence[Hypothesis], eos: int) -> Tensor:
-    """How much attention each source token receives in all.  # (hypotheses, source)"""
-    outputs = [[*each.tokens, *([eos] if each.ended else [])] for each in hypotheses]
+def _log_coverage(model: Any, pairs: "Sequence[tuple[Sequence[int], Hypothesis]]", eos: int) -> list[float]:
+    """Σ_i log min(Σ_j p_ij, 1) of each source with a hypothesis, all of them in one pass."""
+    outputs = [[*each.tokens, *([eos] if each.ended else [])] for _, each in pairs]
     longest = max(map(len, outputs))
-    state, start = model.prefill([source] * len(outputs), longest)
-    counts = torch.tensor([len(output) for output in outputs], device=start.device)
+    state, start = model.prefill([source for source, _ in pairs], longest)
     inputs = torch.tensor([(output + [0] * longest)[: longest - 1] for output in outputs], device=start.device)
     tokens = torch.cat((start[:, None], inputs.view(len(outputs), -1).to(start)), dim=1)
     recorder = _CrossAttentionRecorder()
-    model.step(tokens, state, counts, attention_hook=recorder)
+    model.step(tokens, state, attention_hook=recorder)  # what follows an output's end changes nothing before it
+    counts = torch.tensor([len(output) for output in outputs], device=start.device)
+    lengths = torch.tensor([len(source) + 1 for source, _ in pairs], device=start.device)
     weights = recorder.mean()[:, :longest]  # (hypotheses, steps, source)
     counted = torch.arange(weights.shape[1], device=weights.device) < counts[:, None]
-    return (weights * counted[..., None]).sum(dim=1)
+    coverage = (weights * counted[..., None]).sum(dim=1)  # (hypotheses, source)
+    padding = torch.arange(coverage.shape[1], device=weights.device) >= lengths[:, None]
+    logs: list[float] = coverage.clamp(1e-9, 1).log().masked_fill(padding, 0).sum(dim=-1).tolist()
+    return logs
 
 
 class _CrossAttentionRecorder:

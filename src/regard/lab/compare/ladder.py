@@ -31,6 +31,12 @@ class BudgetConfig(Config):
     steps are then those of the recipe."""
     value: float = Field(gt=0, le=1e30)
     """How much of it."""
+    value_of_parts: float | None = Field(default=None, gt=0, le=1e30)
+    """How much of it runs on a part of the data get; as much as on all data if not given."""
+
+    def of(self, size: float) -> float:
+        """How much a run on this fraction of the data gets."""
+        return self.value if size == 1 or self.value_of_parts is None else self.value_of_parts
 
 
 class PublishedConfig(Config):

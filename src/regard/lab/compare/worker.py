@@ -128,14 +128,14 @@ def _recipe(out: Path, plan: dict[str, Any], ladder: Ladder, device: torch.devic
         return read_values(plan["recipe"] | {"init_from": str(out / "runs" / plan["init_from"])})
     recipe = read_values(plan["recipe"])
     if plan.get("steps") is None and ladder.budget.kind in ("tokens", "flops", "minutes"):
-        plan["steps"] = _steps(recipe, ladder, device)
+        plan["steps"] = _steps(recipe, ladder, plan["size"], device)
         write_text(out / "plans" / f"{plan['key']}.json", json.dumps(plan, ensure_ascii=False, indent=1))
     return recipe if plan.get("steps") is None else _with_steps(recipe, plan["steps"])
 
 
-def _steps(recipe: Recipe, ladder: Ladder, device: torch.device) -> int:
+def _steps(recipe: Recipe, ladder: Ladder, size: float, device: torch.device) -> int:
     """The number of steps that the budget allows a rung."""
-    folder, kind, value = Path(tempfile.mkdtemp(prefix="regard-probe-")), ladder.budget.kind, ladder.budget.value
+    folder, kind, value = Path(tempfile.mkdtemp(prefix="regard-probe-")), ladder.budget.kind, ladder.budget.of(size)
     try:
         if kind != "minutes":
             task = recipe.build_task(folder, lambda message: None, SINGLE_PROCESS)
