@@ -27,7 +27,7 @@ from benchmarks.common import log, median_ratio, time_alternating, write_results
 from torch import Tensor, nn
 
 from regard.attention.context import AttentionHook
-from regard.model.before.convolutional import Convolutional, ConvolutionalConfig
+from regard.model.before.convolutional.convs2s import Convolutional, ConvolutionalConfig
 
 TOLERANCE = 1e-5
 

@@ -28,7 +28,7 @@ from regard.cost.polynomial import Polynomial, fit_polynomial
 from regard.cost.workload import BatchShape
 from regard.model import build_meta, count_parameters
 from regard.model.before.base import Seq2SeqConfig, SequenceConfig
-from regard.model.before.recurrent_layers import RecurrentLayer
+from regard.model.before.recurrent.layers import RecurrentLayer
 
 KERNELS_PER_SUBLAYER = 8
 """About as many as a sublayer of a Transformer launches: norm, four matmuls, attention, dropout, residual sum."""

@@ -18,21 +18,21 @@ from typing import Any, TypeVar
 from regard.attention import Full, MultiHeadConfig, read_pattern
 from regard.cost.expression import Expression, Size, symbol
 from regard.model import AnyModelConfig, EncoderDecoderConfig, FeedForwardConfig, LanguageModelConfig, StackConfig
-from regard.model.before.bytenet import ByteNetConfig
-from regard.model.before.context import ContextConfig
-from regard.model.before.convolutional import ConvolutionalConfig
-from regard.model.before.convolutional_lm import ConvolutionalLMConfig
-from regard.model.before.deep_att import DeepAttConfig
-from regard.model.before.dnn1 import DNN1Config
-from regard.model.before.dnn2 import DNN2Config
-from regard.model.before.gnmt import GnmtConfig
-from regard.model.before.ngram import NgramConfig
-from regard.model.before.recurrent import RecurrentConfig
-from regard.model.before.recurrent_attention import RecurrentAttentionModelConfig
-from regard.model.before.recurrent_attention_scores import RecurrentAttentionConfig
-from regard.model.before.recurrent_decoders import BahdanauConfig
-from regard.model.before.recurrent_lm import RecurrentLMConfig
-from regard.model.before.window import WindowLMConfig
+from regard.model.before.convolutional.bytenet import ByteNetConfig
+from regard.model.before.convolutional.convs2s import ConvolutionalConfig
+from regard.model.before.convolutional.language_model import ConvolutionalLMConfig
+from regard.model.before.fixed_window.context import ContextConfig
+from regard.model.before.fixed_window.dnn1 import DNN1Config
+from regard.model.before.fixed_window.dnn2 import DNN2Config
+from regard.model.before.fixed_window.window import WindowLMConfig
+from regard.model.before.ngram.model import NgramConfig
+from regard.model.before.recurrent.attention_scores import RecurrentAttentionConfig
+from regard.model.before.recurrent.decoders import BahdanauConfig
+from regard.model.before.recurrent.deep_att import DeepAttConfig
+from regard.model.before.recurrent.encoder_decoder import RecurrentConfig
+from regard.model.before.recurrent.encoder_decoder_with_attention import RecurrentAttentionModelConfig
+from regard.model.before.recurrent.gnmt import GnmtConfig
+from regard.model.before.recurrent.language_model import RecurrentLMConfig
 from regard.model.feed_forward import is_gated
 
 m, n, d, h, k, f, T = map(symbol, ("m", "n", "d", "h", "k", "f", "|T|"))

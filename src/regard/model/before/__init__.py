@@ -1,4 +1,4 @@
-"""The models that came before the Transformer. Each is one file; a new one is a file and a line in `MODELS`."""
+"""The models that came before the Transformer. Each is one file; a new one is a file and a line in the tables below."""
 
 from regard.model.before.base import (
     CausalLMConfig,
@@ -7,20 +7,20 @@ from regard.model.before.base import (
     SequenceConfig,
     SequenceToSequence,
 )
-from regard.model.before.bytenet import ByteNetConfig
-from regard.model.before.context import ContextConfig
-from regard.model.before.convolutional import ConvolutionalConfig
-from regard.model.before.convolutional_lm import ConvolutionalLMConfig
-from regard.model.before.deep_att import DeepAttConfig
-from regard.model.before.dnn1 import DNN1Config
-from regard.model.before.dnn2 import DNN2Config
-from regard.model.before.gnmt import GnmtConfig
-from regard.model.before.ngram import NgramConfig
-from regard.model.before.recurrent import RecurrentConfig
-from regard.model.before.recurrent_attention import RecurrentAttentionModelConfig
-from regard.model.before.recurrent_lm import RecurrentLMConfig
+from regard.model.before.convolutional.bytenet import ByteNetConfig
+from regard.model.before.convolutional.convs2s import ConvolutionalConfig
+from regard.model.before.convolutional.language_model import ConvolutionalLMConfig
+from regard.model.before.fixed_window.context import ContextConfig
+from regard.model.before.fixed_window.dnn1 import DNN1Config
+from regard.model.before.fixed_window.dnn2 import DNN2Config
+from regard.model.before.fixed_window.window import WindowLMConfig
+from regard.model.before.ngram.model import NgramConfig
+from regard.model.before.recurrent.deep_att import DeepAttConfig
+from regard.model.before.recurrent.encoder_decoder import RecurrentConfig
+from regard.model.before.recurrent.encoder_decoder_with_attention import RecurrentAttentionModelConfig
+from regard.model.before.recurrent.gnmt import GnmtConfig
+from regard.model.before.recurrent.language_model import RecurrentLMConfig
 from regard.model.before.state import RecurrentState
-from regard.model.before.window import WindowLMConfig
 
 CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
     "convolutional-lm": ConvolutionalLMConfig,

@@ -1,0 +1,1 @@
+"""Convolutional networks: ConvS2S, ByteNet, and gated convolutions as a language model."""

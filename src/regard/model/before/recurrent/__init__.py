@@ -1,0 +1,1 @@
+"""Recurrent networks: encoder–decoders with and without attention, GNMT, Deep-Att, mixtures of experts."""
