@@ -140,11 +140,11 @@ def test_ids_and_lengths_are_checked_before_they_move_to_a_device() -> None:
     for prompt in ([1, 11], [11, 1], [-1], [11]):
         with pytest.raises(UserError, match="outside the vocabulary of 11"):
             model.to("meta").prefill([prompt, [1, 2, 3]], 1)
-    with pytest.raises(UserError, match="learned positions for 4 tokens, but 5 are needed"):
+    with pytest.raises(UserError, match="has positions for 4 tokens, but 5 are needed"):
         model.prefill([[1] * 5], 1)
     with pytest.raises(UserError, match="outside the vocabulary of 7"):
         pair.pad_sources([[7]])
-    with pytest.raises(UserError, match="learned positions for 4 tokens, but 5 are needed"):
+    with pytest.raises(UserError, match="has positions for 4 tokens, but 5 are needed"):
         pair.pad_sources([[1] * 4])
 
 

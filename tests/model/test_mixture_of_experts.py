@@ -663,5 +663,7 @@ def test_invalid_setting_is_refused_by_key(settings, message):
 
 
 def test_unknown_kind_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match=r"feed_forward\.kind: found 'expert'; expected one of 'dense', 'moe'\."):
+    with pytest.raises(
+        UserError, match=r"feed_forward\.kind: found 'expert'; expected one of 'dense', 'moe', 'none'\."
+    ):
         StackConfig.read({"feed_forward": {"kind": "expert"}})

@@ -54,7 +54,8 @@ def test_every_task_has_a_recipe_for_a_cpu() -> None:
     for name, recipe in quick.items():
         assert recipe.train.precision != "bfloat16", name
         assert parameters(recipe.expected_model_config) <= 5_000_000, name
-        assert 2 * recipe.train.validate_every <= recipe.train.steps, name
+        if recipe.expected_model_config.kind != "ngram":  # which is counted, and validated once
+            assert 2 * recipe.train.validate_every <= recipe.train.steps, name
 
 
 def evaluation_sets(recipe: Recipe) -> set[str]:

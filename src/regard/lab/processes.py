@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICK = 0.2
+_INTERVAL = 30.0
+"""Seconds between two reports about processes in progress."""
 _GRACE = 30.0
 """Seconds that a run has to save a checkpoint when it is stopped."""
 _MESSAGE_CHARACTERS = 300
@@ -26,9 +28,13 @@ class Finished:
     code: int
     seconds: float
     log: Path
+    limit: float | None = None
+    """The seconds after which it was stopped; None if it ended by itself."""
 
     def problem(self) -> str | None:
         """What went wrong, in words, without a full stop; None if nothing did."""
+        if self.limit is not None:
+            return f"it was stopped after {minutes(self.limit)}, the longest that a run may take (max_minutes)"
         if self.code == 0:
             return None
         if self.code < 0:
@@ -39,35 +45,68 @@ class Finished:
 
 
 @dataclass
-class _Active:
+class Running:
+    """A process in progress."""
+
     key: str
     process: subprocess.Popen[bytes]
     log: Path
     start: float = field(default_factory=time.monotonic)
+    timed_out: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
 
 
 def run_processes(
-    commands: Mapping[str, list[str]], logs: Path, *, parallel: int, on_finish: Callable[[Finished], None]
+    commands: Mapping[str, list[str]],
+    logs: Path,
+    *,
+    parallel: int,
+    on_finish: Callable[[Finished], None],
+    on_interval: Callable[[Sequence[Running]], None] = lambda running: None,
+    needs: Mapping[str, Collection[str]] | None = None,
+    max_seconds: float | None = None,
 ) -> None:
-    """Run all commands, at most `parallel` at a time, which share the CPU's cores; `on_finish` is told how each has
-    ended."""
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // parallel))
-    waiting, active = list(commands), list[_Active]()
+    """Run all commands, at most `parallel` at a time, which share the CPU's cores.
+
+    `on_finish` is told how each has ended, `on_interval` every half minute which are in progress. A command starts
+    after all commands that it needs have ended, however they ended. One that takes longer than `max_seconds` is killed.
+    """
+    side_by_side = max(1, min(parallel, len(commands)))
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // side_by_side))
+    waiting, active, reported = list(commands), list[Running](), time.monotonic()
     logs.mkdir(parents=True, exist_ok=True)
     try:
         while waiting or active:
-            while waiting and len(active) < parallel:
-                key = waiting.pop(0)
+            unfinished = {*waiting, *(one.key for one in active)}
+            ready = [key for key in waiting if unfinished.isdisjoint((needs or {}).get(key, ()))]
+            for key in ready[: parallel - len(active)]:
+                waiting.remove(key)
                 active.append(_start(key, commands[key], logs / f"{key}.log", threads))
             time.sleep(_TICK)
             for one in [each for each in active if each.process.poll() is not None]:
                 active.remove(one)
-                on_finish(Finished(one.key, one.process.returncode, time.monotonic() - one.start, one.log))
+                limit = max_seconds if one.timed_out else None
+                on_finish(Finished(one.key, one.process.returncode, one.seconds, one.log, limit))
+            for one in active:
+                if max_seconds is not None and one.seconds > max_seconds and not one.timed_out:
+                    one.timed_out = True
+                    one.process.kill()
+            if active and time.monotonic() - reported > _INTERVAL:
+                on_interval(active)
+                reported = time.monotonic()
     finally:
         _stop(active)
 
 
-def _start(key: str, command: list[str], log: Path, threads: str) -> _Active:
+def minutes(seconds: float) -> str:
+    """A duration for people."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+def _start(key: str, command: list[str], log: Path, threads: str) -> Running:
     with log.open("ab") as file:
         process = subprocess.Popen(
             command,
@@ -77,10 +116,10 @@ def _start(key: str, command: list[str], log: Path, threads: str) -> _Active:
             env=os.environ | {"OMP_NUM_THREADS": threads},
             start_new_session=True,  # Ctrl-C is for the caller, which then stops its runs itself
         )
-    return _Active(key, process, log)
+    return Running(key, process, log)
 
 
-def _stop(active: list[_Active]) -> None:
+def _stop(active: Sequence[Running]) -> None:
     """Ask runs in progress to save a checkpoint and end."""
     for one in active:
         one.process.terminate()

@@ -111,6 +111,8 @@ class EncoderConfig(Config):
 class Encoder(nn.Module):
     """Encodes whole texts. The output of `forward` depends on the head."""
 
+    max_positions_key = "model.position.max_length"
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config

@@ -8,12 +8,25 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from regard.errors import UserError
+
 
 class StoppedError(Exception):
     """The run was stopped by a signal (Ctrl-C, SIGTERM) and has saved a checkpoint."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"stopped after step {step:,}")
+        self.step = step
+
+
+class DivergedError(UserError):
+    """The loss, or a weight, is not finite any more; further steps would not help."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"The loss is not finite at step {step:,}. Lower train.schedule.lr, raise train.schedule.warmup_steps, or "
+            "clip gradients (train.max_grad_norm); then start again."
+        )
         self.step = step
 
 

@@ -36,7 +36,13 @@ from regard.train.loss import Loss
 from regard.train.metrics import MetricsWriter, NullMetricsWriter, RunningStats
 from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import EMA, BatchSplitter, BestTracker, TrainResult, load_final_weights
-from regard.train.runtime import StoppedError, deterministic_algorithms, stop_on_signal, without_cudnn_attention
+from regard.train.runtime import (
+    DivergedError,
+    StoppedError,
+    deterministic_algorithms,
+    stop_on_signal,
+    without_cudnn_attention,
+)
 from regard.train.step import ExpertBalance, Pass, TrainStep, check_batch_sharding, forward_in_precision, shard_batches
 from regard.train.task import AnyBatch, Task
 from regard.train.validation import validation_loss
@@ -235,7 +241,7 @@ class Trainer(Generic[AnyBatch]):
         if grad_norm is not None:
             metrics["grad_norm"] = grad_norm
         if not math.isfinite(metrics["loss"]):
-            raise self._diverged()
+            raise DivergedError(self.state.step)
         writer.write(step, metrics)
         self.callback.on_train_metrics(step, metrics)
         self._stats = RunningStats(self.state.tokens)
@@ -290,17 +296,11 @@ class Trainer(Generic[AnyBatch]):
             finally:
                 self.placement.module.train()
 
-    def _diverged(self) -> UserError:
-        return UserError(
-            f"The loss is not finite at step {self.state.step:,}. Lower train.schedule.lr, raise "
-            "train.schedule.warmup_steps, or clip gradients (train.max_grad_norm); then start again."
-        )
-
     def _save(self, *, best: bool, temporary: bool) -> None:
         """Write a checkpoint; never one with weights that are not finite, from which nobody could resume."""
         finite = [self.placement.local(weight).isfinite().all() for weight in self.placement.module.parameters()]
         if self.process_group.any(not bool(torch.stack(finite).all())):
-            raise self._diverged()
+            raise DivergedError(self.state.step)
         self._update_clock()
         metadata = {
             "state": asdict(self.state),

@@ -6,7 +6,7 @@ from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer
 from regard.data.tokenizers.training import EncoderTokenizerConfig, Kind, TokenizerConfig, train_tokenizer
 
 EXACT: list[Kind] = ["bpe", "unigram", "character", "byte"]
-KINDS: list[Kind] = [*EXACT, "word"]
+KINDS: list[Kind] = [*EXACT, "word", "whitespace"]
 SIZES = {"bpe": 340, "unigram": 320, "character": 290}
 
 TEXTS = [

@@ -101,10 +101,17 @@ def test_special_token_names_are_plain_text(kind: Kind, origin: str, tmp_path: P
         assert tokenizer.decode(ids) == text
 
 
+def test_whitespace_tokenizer_takes_what_is_between_spaces() -> None:
+    tokenizer = train_tokenizer(TokenizerConfig(kind="whitespace"), ["the cat &apos;s well-known toy ."])
+    assert len(ids := tokenizer.encode("the  cat &apos;s toy")) == 4
+    assert tokenizer.decode(ids) == "the cat &apos;s toy"
+
+
+@pytest.mark.parametrize("kind", ["word", "whitespace"])
 @settings(max_examples=50, deadline=None)
 @given(text=st.lists(st.sampled_from([*NAMES_IN_TEXT, " ", "a"]), max_size=8).map("".join))
-def test_special_token_names_never_give_special_ids(text: str) -> None:
-    tokenizer = trained("word")
+def test_special_token_names_never_give_special_ids(kind: Kind, text: str) -> None:
+    tokenizer = trained(kind)
     assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & set(tokenizer.encode(text))
 
 

@@ -47,7 +47,7 @@ TRAIN = """
 import hashlib, sys
 from regard.data.tokenizers.training import TokenizerConfig, train_tokenizer
 texts = [f"{n * n} kedi {n % 7} fareyi {n ** 3} yedi {'xyz'[n % 3] * (n % 5)}" for n in range(1500)]
-for kind, size in (("bpe", 400), ("unigram", 400), ("character", 270), ("word", 300)):
+for kind, size in (("bpe", 400), ("unigram", 400), ("character", 270), ("word", 300), ("whitespace", 300)):
     print(train_tokenizer(TokenizerConfig(kind=kind, vocab_size=size), texts).fingerprint)
 """
 
@@ -73,7 +73,7 @@ def test_fingerprint_depends_on_the_texts() -> None:
 def test_special_tokens_come_first(kind: Kind) -> None:
     tokenizer = trained(kind)
     assert (tokenizer.pad, tokenizer.bos, tokenizer.eos) == (0, 1, 2)
-    assert tokenizer.unk == (3 if kind == "word" else None)
+    assert tokenizer.unk == (3 if kind in ("word", "whitespace") else None)
 
 
 def test_rare_words_are_left_out() -> None:
@@ -183,7 +183,7 @@ def test_encoder_tokenizer_has_mask_sep_and_cls(kind: Kind) -> None:
     found = for_encoder(kind)
     assert (found.pad, found.bos, found.eos) == (0, 1, 2)
     assert (found.mask, found.sep, found.cls) == (3, 4, 5)
-    assert found.special_ids == frozenset(range(7 if kind == "word" else 6))
+    assert found.special_ids == frozenset(range(7 if kind in ("word", "whitespace") else 6))
 
 
 @pytest.mark.parametrize("kind", KINDS)

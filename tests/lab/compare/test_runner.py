@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import UserError
-from regard.lab.compare import runner
+from regard.lab import processes
 from regard.lab.compare.ladder import read_ladder
 from regard.lab.compare.runner import read_results, read_saved_ladder, run_ladder
 from tests.lab.tiny import LADDER, write_tiny
@@ -30,13 +30,13 @@ overrides = { data = { max_length = 1 } }
 def started_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of the runs that are started from now on."""
     started: list[str] = []
-    start = runner._Runner._start
+    start = processes._start
 
-    def record(self: Any, key: str) -> None:
+    def record(key: str, *rest: Any) -> Any:
         started.append(key)
-        start(self, key)
+        return start(key, *rest)
 
-    monkeypatch.setattr(runner._Runner, "_start", record)
+    monkeypatch.setattr(processes, "_start", record)
     return started
 
 
@@ -44,7 +44,8 @@ def started_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ladder, _ = read_ladder(write_tiny(tmp_path, LADDER + DIVERGING))
+    steps = "budget.value=12"
+    ladder, _ = read_ladder(write_tiny(tmp_path, LADDER + DIVERGING), [steps])
     out, lines = tmp_path / "out", []
     results = {result["rung"]: result for result in run_ladder(ladder, [], out, log=lines.append)}
     assert {name: result["status"] for name, result in results.items()} == {
@@ -57,10 +58,10 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     assert results["small"]["flops"] > 0
     assert results["small"]["decode"]["ms_per_token"] > 0
     assert results["small"]["decode"]["state_bytes"] > 0
-    assert [row["step"] for row in results["small"]["curve"]] == [3, 6]
+    assert [row["step"] for row in results["small"]["curve"]] == [3, 6, 9, 12]
     assert results["small"]["recall"][0]["total"] > 0
     assert "no longer finite" in results["diverging"]["problem"]
-    assert len(lines) == 4
+    assert sum(" of 4: " in line for line in lines) == 4
     assert "left" in lines[0]
 
     # The runs that finished or diverged are done; only the one that failed is tried again.
@@ -77,7 +78,7 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     assert (out / "runs" / "wide-full-1" / "model.safetensors").stat().st_mtime_ns == weights
     assert len(read_saved_ladder(out).rungs) == 4
 
-    changed, rest = read_ladder(tmp_path / "tiny.toml", ["train.batch_tokens=64"])
+    changed, rest = read_ladder(tmp_path / "tiny.toml", [steps, "train.batch_tokens=64"])
     with pytest.raises(UserError, match="holds another comparison"):
         run_ladder(changed, rest, out)
 
@@ -91,8 +92,8 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
 def test_a_killed_process_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladder, _ = read_ladder(write_tiny(tmp_path))
     command = ["sh", "-c", "kill -9 $$"]
-    popen = runner.subprocess.Popen
-    monkeypatch.setattr(runner.subprocess, "Popen", lambda _, **options: popen(command, **options))
+    popen = processes.subprocess.Popen
+    monkeypatch.setattr(processes.subprocess, "Popen", lambda _, **options: popen(command, **options))
     results = run_ladder(ladder, [], tmp_path / "out")
     assert {result["problem"] for result in results} == {
         "its process was killed by SIGKILL, perhaps because memory ran out"

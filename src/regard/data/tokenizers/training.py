@@ -5,9 +5,10 @@
     character  one token per character; characters not seen in training become their UTF-8 bytes
     byte       one token per byte; nothing to train
     word       words and punctuation marks; unseen words are lost (`TextTokenizer.round_trip_loss` names them)
+    whitespace what stands between spaces, for text that is tokenized already; unseen words are lost
 
-All but `word` reproduce any Unicode text exactly, because each of the 256 bytes is a token. Nothing is normalized.
-The same texts and config give the same tokenizer.json, byte for byte, on any number of threads.
+All but the last two reproduce any Unicode text exactly, because each of the 256 bytes is a token. Nothing is
+normalized. The same texts and config give the same tokenizer.json, byte for byte, on any number of threads.
 """
 
 import json
@@ -25,7 +26,8 @@ from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer, check
 from regard.errors import UserError
 from regard.progress import phase
 
-Kind = Literal["bpe", "unigram", "character", "byte", "word"]
+Kind = Literal["bpe", "unigram", "character", "byte", "word", "whitespace"]
+_WHOLE_WORDS = ("word", "whitespace")
 
 _SPECIAL_TOKENS = [SPECIAL_NAMES[role] for role in ("pad", "bos", "eos")]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # the library's names for single bytes
@@ -41,6 +43,7 @@ _LONG_WORD = re.compile(rf"(?<!\S)\S{{{_MAX_WORD + 1}}}|(?<!\s)\s{{{_MAX_WORD + 
 # and a single space belongs to what follows it. Text that matches nothing is a pre-token too, so nothing is lost.
 _PRE_TOKENS = r"(?<=[\p{L}\p{M}])['’][\p{L}\p{M}]+| ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 _WORDS = r"[\p{L}\p{M}\p{N}_]+(?:['’-][\p{L}\p{M}\p{N}_]+)*|\S"
+_BETWEEN_SPACES = r"[^\s⟨⟩]+|[⟨⟩]"  # no text is the name of a special token
 
 
 class TokenizerConfig(Config):
@@ -48,8 +51,9 @@ class TokenizerConfig(Config):
 
     kind: Kind = "bpe"
     """The kind of tokenizer. bpe: byte-pair encoding (Sennrich et al. 2016). unigram: a unigram language model over
-    subwords (Kudo 2018). character: single characters. byte: single bytes of UTF-8. word: whole words, with an unknown
-    token for all others."""
+    subwords (Kudo 2018). character: single characters. byte: single bytes of UTF-8. word: whole words and
+    punctuation marks, with an unknown token for all others. whitespace: what stands between spaces, for text that is
+    tokenized already, likewise."""
     vocab_size: int | None = Field(default=None, ge=1, le=10_000_000)
     """The maximum number of tokens, special ones included. By default 8,000 for bpe and unigram, otherwise
     unlimited."""
@@ -70,7 +74,9 @@ class TokenizerConfig(Config):
         if self.kind in ("byte", "unigram") and self.min_frequency != 1:
             raise ConfigError("min_frequency", f"a {self.kind} tokenizer has no minimum frequency; leave this key out.")
         if self.vocab_size is not None and self.vocab_size < self.min_vocab_size:
-            contents = "the special tokens and a word" if self.kind == "word" else "the special tokens and all bytes"
+            contents = (
+                "the special tokens and a word" if self.kind in _WHOLE_WORDS else "the special tokens and all bytes"
+            )
             raise ConfigError(
                 "vocab_size",
                 f"found {self.vocab_size}, but {contents} need {self.min_vocab_size}; give at least that many.",
@@ -87,12 +93,12 @@ class TokenizerConfig(Config):
     @property
     def min_vocab_size(self) -> int:
         """The smallest vocabulary of this kind."""
-        return len(self.special_tokens) + (2 if self.kind == "word" else 256)
+        return len(self.special_tokens) + (2 if self.kind in _WHOLE_WORDS else 256)
 
     @property
     def special_tokens(self) -> list[str]:
-        """The names of the special tokens, in the order of their ids; a word tokenizer has the unknown token as
-        well."""
+        """The names of the special tokens, in the order of their ids; a tokenizer of whole words has the unknown token
+        as well."""
         return _SPECIAL_TOKENS + [SPECIAL_NAMES[role] for role in self.extra_roles]
 
 
@@ -216,7 +222,8 @@ def _characters(config: TokenizerConfig, alphabet: list[str]) -> Tokenizer:
 def _word(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     unknown = SPECIAL_NAMES["unk"]
     tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), "removed", invert=True)
+    words = _WORDS if config.kind == "word" else _BETWEEN_SPACES
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(words), "removed", invert=True)
     trainer = trainers.WordLevelTrainer(
         vocab_size=config.vocab_size or _UNLIMITED,
         min_frequency=config.min_frequency,
@@ -253,6 +260,7 @@ _TRAINERS: dict[str, Callable[[TokenizerConfig, Iterable[str]], Tokenizer]] = {
     "unigram": _unigram,
     "character": _character,
     "word": _word,
+    "whitespace": _word,
 }
 
 

@@ -28,8 +28,7 @@ from regard.files import write_text
 from regard.lab.ablate.changes import Change, NotApplicableError, Settings
 from regard.lab.ablate.long_sentences import short_words
 from regard.lab.ablate.variations import Variation
-from regard.lab.compare.runner import minutes
-from regard.lab.processes import Finished, run_processes
+from regard.lab.processes import Finished, minutes, run_processes
 from regard.model import EncoderDecoderConfig, LanguageModelConfig
 from regard.progress import phase
 from regard.task.base import Recipe

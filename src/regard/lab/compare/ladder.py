@@ -42,7 +42,7 @@ class BudgetConfig(Config):
 class PublishedConfig(Config):
     """A number that others have published for a model of this kind."""
 
-    score: float
+    score: float = Field(ge=-1e9, le=1e9)
     """The published score."""
     metric: str = "BLEU"
     """The metric of the score."""
@@ -99,7 +99,7 @@ class Ladder(Config):
     """How many times each rung is trained on all the data, with the seeds 1, 2 and so on."""
     seeds_of_parts: int = Field(default=1, ge=1, le=1000)
     """The same for training on a part of the data."""
-    sizes: tuple[float, ...] = Field(default=(1.0,), strict=False, min_length=1)
+    sizes: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(default=(1.0,), strict=False, min_length=1)
     """The sizes of the training set, as fractions of all of it."""
     test: str = "test"
     """The test set that the report compares."""
@@ -109,7 +109,7 @@ class Ladder(Config):
     """How many runs are trained side by side."""
     max_minutes: float | None = Field(default=None, gt=0, le=1e6)
     """A run that takes longer is stopped, and reported as such; no limit if not given."""
-    recall: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16), strict=False)
+    recall: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(default=(1, 2, 4, 8, 16), strict=False)
     """The distances at which the recall of a planted word is measured; none, to leave it out."""
 
     @model_validator(mode="after")
@@ -120,12 +120,6 @@ class Ladder(Config):
                 raise ConfigError(f"rungs.{number}.name", f"{name!r} is the name of another rung; choose another.")
         for number, rung in enumerate(self.rungs):
             self._check_dependency(number, rung)
-        for number, size in enumerate(self.sizes):
-            if not 0 < size <= 1:
-                raise ConfigError(f"sizes.{number}", f"found {size}; expected a fraction above 0 and at most 1.")
-        for number, distance in enumerate(self.recall):
-            if not 1 <= distance <= 10_000:
-                raise ConfigError(f"recall.{number}", f"found {distance}; expected a distance in words, at least 1.")
         return self
 
     def _check_dependency(self, number: int, rung: RungConfig) -> None:

@@ -20,7 +20,7 @@ from regard.lab.compare.analysis import (
     with_spread,
 )
 from regard.lab.compare.ladder import Ladder
-from regard.lab.compare.runner import minutes
+from regard.lab.processes import minutes
 from regard.lab.report import Section, Table, write_report
 from regard.task.recipe_io import recipe_name
 

@@ -6,7 +6,6 @@ is a file: what was measured, or one sentence that says what went wrong.
 
 import contextlib
 import json
-import math
 import shutil
 import sys
 import tempfile
@@ -31,9 +30,9 @@ from regard.task.base import Recipe
 from regard.task.recipe_io import write_recipe
 from regard.task.registry import read_values
 from regard.task.run import log_cost, train
-from regard.train.callback import Callback, CallbackList, PrinterCallback
+from regard.train.callback import Callback, PrinterCallback
 from regard.train.distributed.process_group import SINGLE_PROCESS
-from regard.train.runtime import StoppedError
+from regard.train.runtime import DivergedError, StoppedError
 
 _PROBE_STEPS, _WARMUP_STEPS = 30, 5
 """The steps that the speed of a rung is measured on, after some that compile kernels."""
@@ -42,21 +41,6 @@ _COUNTED_BATCHES = 100
 _NEVER = 1_000_000_000
 STOPPED = 130
 """The exit code of a run that was stopped and can be resumed."""
-
-
-class DivergedError(Exception):
-    """The loss is no number any more."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"it diverged: the loss was no longer finite at step {step:,}")
-
-
-class _Divergence(Callback):
-    """Ends a run whose loss is no number: it would not recover."""
-
-    def on_train_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if not math.isfinite(metrics.get("loss", 0.0)):
-            raise DivergedError(step)
 
 
 class _ProbeEndError(Exception):
@@ -86,8 +70,6 @@ def main(out: Path, key: str) -> int:
     result = {name: plan[name] for name in ("key", "rung", "label", "size", "seed")}
     folder, start = out / "runs" / key, time.time()
     try:
-        if plan["threads"]:
-            torch.set_num_threads(plan["threads"])
         device, ladder = select_device(plan["device"]), Ladder.read(plan["ladder"])
         _check_needs(out, plan)
         with listen_to_phases(None):
@@ -96,15 +78,18 @@ def main(out: Path, key: str) -> int:
                 result |= {"status": "finished", **measure_decoding(recipe, folders, ladder, device)}
             else:
                 recipe = _recipe(out, plan, ladder, device)
-                callback = CallbackList([PrinterCallback(), _Divergence()])
-                train(recipe, folder, resume=(folder / "recipe.toml").exists(), device=device, callback=callback)
+                resume = (folder / "recipe.toml").exists()
+                train(recipe, folder, resume=resume, device=device, callback=PrinterCallback())
                 result |= {"status": "finished", **measure(recipe, folder, ladder, device)}
                 if plan["init_from"]:
                     result["flops"] += read_metadata(out / "runs" / plan["init_from"])["origin"]["flops"]
     except StoppedError:
         return STOPPED
     except DivergedError as error:
-        result |= {"status": "diverged", "problem": str(error)}
+        result |= {
+            "status": "diverged",
+            "problem": f"it diverged: the loss was no longer finite at step {error.step:,}",
+        }
     except UserError as error:
         result |= {"status": "failed", "problem": str(error)}
     except torch.OutOfMemoryError:

@@ -109,7 +109,7 @@ def test_beams_continue_after_their_own_prefixes():
 def test_sizes_that_cannot_be_built_are_refused():
     with pytest.raises(ConfigError, match="width: 7 is odd"):
         bytenet(width=7)
-    with pytest.raises(ConfigError, match="dilations: found 0"):
+    with pytest.raises(ConfigError, match=r"dilations\.1: found 0"):
         bytenet(dilations=(1, 0))
 
 

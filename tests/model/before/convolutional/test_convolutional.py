@@ -210,7 +210,7 @@ def test_more_tokens_than_positions_are_refused():
 
 
 def test_a_dilation_of_zero_is_refused():
-    with pytest.raises(ConfigError, match=r"dilations: found 0; a dilation is a number of tokens"):
+    with pytest.raises(ConfigError, match=r"dilations\.0: found 0; expected greater than or equal to 1"):
         sample("convolutional-lm", dilations=[0])
 
 

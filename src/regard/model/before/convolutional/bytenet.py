@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.attention.context import AttentionHook
 from regard.config import ConfigError
 from regard.model.before.base import Dropout, Seq2SeqConfig, SequenceToSequence
-from regard.model.before.convolutional.layers import Convolution, module_list
+from regard.model.before.convolutional.layers import Convolution, Dilation, module_list
 from regard.model.before.state import RecurrentState
 from regard.model.embedding import TokenEmbedding
 
@@ -30,7 +30,7 @@ class ByteNetConfig(Seq2SeqConfig):
     kind: Literal["bytenet"] = "bytenet"
     width: int = Field(default=512, ge=2, le=1_000_000)
     """The width between blocks (2d); convolutions work at half of it, and so it must be even."""
-    dilations: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16), min_length=1, max_length=100, strict=False)
+    dilations: tuple[Dilation, ...] = Field(default=(1, 2, 4, 8, 16), min_length=1, max_length=100, strict=False)
     """The dilations of the blocks of one set."""
     encoder_sets: int = Field(default=2, ge=1, le=1_000)
     """How often the encoder has a block of each dilation."""
@@ -51,9 +51,6 @@ class ByteNetConfig(Seq2SeqConfig):
     def _check_sizes(self) -> Self:
         if self.width % 2:
             raise ConfigError("width", f"{self.width} is odd; convolutions work at half the width, so make it even.")
-        for dilation in self.dilations:
-            if not 1 <= dilation <= 100_000:
-                raise ConfigError("dilations", f"found {dilation}; a dilation is a number of tokens from 1 to 100,000.")
         return self
 
     @property

@@ -5,16 +5,15 @@ Blocks are residual with weight normalization and are scaled as in ConvS2S. Dila
 quickly (van den Oord et al. 2016); Dauphin et al. use none.
 """
 
-from typing import Literal, Self
+from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention.context import AttentionHook
-from regard.config import ConfigError
 from regard.model.before.base import CausalLMConfig, CausalSequenceModel, Dropout
-from regard.model.before.convolutional.layers import GatedConvolution, WeightNormLinear, module_list
+from regard.model.before.convolutional.layers import Dilation, GatedConvolution, WeightNormLinear, module_list
 from regard.model.before.state import RecurrentState
 from regard.model.embedding import TokenEmbedding
 
@@ -31,19 +30,12 @@ class ConvolutionalLMConfig(CausalLMConfig):
     """The number of convolutions."""
     kernel: int = Field(default=4, ge=1, le=1_000)
     """The tokens that a convolution sees, itself included."""
-    dilations: tuple[int, ...] = Field(default=(1,), min_length=1, max_length=100, strict=False)
+    dilations: tuple[Dilation, ...] = Field(default=(1,), min_length=1, max_length=100, strict=False)
     """The dilations of the first layers, repeated for those that follow."""
     dropout: float = Dropout
     """The dropout probability of embeddings, of each convolution's input and of the output projection's input."""
     tie_weights: bool = True
     """Whether the token embedding is also the output projection (`lm_head`)."""
-
-    @model_validator(mode="after")
-    def _check_dilations(self) -> Self:
-        for dilation in self.dilations:
-            if not 1 <= dilation <= 100_000:
-                raise ConfigError("dilations", f"found {dilation}; a dilation is a number of tokens from 1 to 100,000.")
-        return self
 
     def dilation(self, layer: int) -> int:
         return self.dilations[layer % len(self.dilations)]

@@ -10,12 +10,15 @@ the model in another precision only has to replace them.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, TypeVar, cast
+from typing import Annotated, ClassVar, TypeVar, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+Dilation = Annotated[int, Field(ge=1, le=100_000)]
+"""The distance of the tokens that a convolution sees from each other."""
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 

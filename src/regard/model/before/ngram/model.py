@@ -10,7 +10,7 @@ over which each longer one writes its own.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -39,15 +39,15 @@ class NgramConfig(CausalLMConfig):
     kind: Literal["ngram"] = "ngram"
     order: int = Field(default=3, ge=1, le=1000)
     """The length of the longest n-grams: a token is predicted from the order − 1 tokens before it."""
-    prune: tuple[int, ...] = Field(default=(), strict=False)
+    prune: tuple[Annotated[int, Field(ge=0, le=_MAX_ENTRIES)], ...] = Field(default=(), strict=False)
     """By order, beginning with 0 for single tokens: n-grams seen at most this often are dropped. The last value holds
     for all longer n-grams. If not given, none are."""
     discount_fallback: bool = True
     """Whether discounts that a text is too small or too regular to estimate are 0.5, 1 and 1.5; otherwise such a text
     is refused."""
-    entries: tuple[int, ...] = Field(default=(), strict=False)
+    entries: tuple[Annotated[int, Field(ge=0, le=_MAX_ENTRIES)], ...] = Field(default=(), strict=False)
     """How many n-grams there are of each order from 2 on. Counting fills this in."""
-    max_continuations: tuple[int, ...] = Field(default=(), strict=False)
+    max_continuations: tuple[Annotated[int, Field(ge=0, le=_MAX_ENTRIES)], ...] = Field(default=(), strict=False)
     """The most n-grams of each order from 2 on that share their first n − 1 tokens. Counting fills this in."""
 
     @model_validator(mode="after")
@@ -58,7 +58,7 @@ class NgramConfig(CausalLMConfig):
             raise ConfigError("prune", f"found {list(self.prune)}; begin with 0, and never decrease with the order.")
         for name in ("entries", "max_continuations"):
             values = getattr(self, name)
-            if values and (len(values) != self.order - 1 or not all(0 <= value <= _MAX_ENTRIES for value in values)):
+            if values and len(values) != self.order - 1:
                 raise ConfigError(name, f"expected {self.order - 1} sizes, found {list(values)}.")
         if any(most > self.vocab_size for most in self.max_continuations):
             raise ConfigError("max_continuations", f"a context has at most {self.vocab_size} continuations.")
