@@ -6,14 +6,19 @@ fixed; the slope of log time over log size, by least squares, is the measured ex
 dominates (`dominant`: the smallest fraction of the FLOPs that it has), as the slope of a sum lies between the exponents
 of its terms. The slope of the formula's own FLOPs at the same sizes therefore stands beside it.
 
-Times are CPU times of the process, the fastest of several rounds, so that a busy machine disturbs them little. It
-writes results/cost-exponents-cpu.json in half a minute of one core.
+Times are CPU times of the process, the fastest of several rounds, so that a busy machine disturbs them little.
+
+Memory has an exponent too, that of a full table of n-grams: |T|^order. Beside it stand the n-grams that occur in the
+English sentences that ship with regard (`tatoeba-en-tr-small`), split into words. It
+writes results/cost-exponents-cpu.json in less than a minute of one core.
 """
 
+import gzip
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -24,13 +29,17 @@ from torch.nn import functional
 
 from regard.attention import Context, Full, LayerState, MultiHeadConfig
 from regard.cost.expression import Expression
+from regard.cost.formulas import entries, entry_bytes, full_table
 from regard.cost.formulas.parts import attention, d, k, linear, n
 from regard.model.before.convolutional.layers import GatedConvolution
+from regard.model.before.ngram.model import estimate_ngrams
 from regard.model.before.recurrent.layers import RecurrentLayer
 
-ROUNDS = 5
+ROUNDS = 8
 KERNEL = 3
 HALF_OCTAVE = 2**0.5
+ORDERS = (1, 2, 3, 4, 5)
+TEXT = files("regard") / "data/shipped/tatoeba-en-tr-small/train.tsv.gz"
 
 
 @dataclass(frozen=True)
@@ -138,10 +147,29 @@ def measure(series: Series) -> dict[str, Any]:
     }
 
 
+def ngram_table(order: int) -> dict[str, Any]:
+    """The entries of a full table, and of one that is estimated."""
+    with gzip.open(str(TEXT), "rt", encoding="utf-8") as file:
+        sentences = [line.split("\t")[0].lower().split() for line in file]
+    vocabulary = {word: number for number, word in enumerate(sorted({word for each in sentences for word in each}))}
+    documents = [[vocabulary[word] for word in sentence] for sentence in sentences]
+    config = estimate_ngrams(documents, order, len(vocabulary)).config
+    return {
+        "case": f"n-grams of order {order}",
+        "words": sum(map(len, documents)),
+        "vocabulary": len(vocabulary),
+        "formula": str(full_table(config)),
+        "full_table": full_table(config)({"|T|": len(vocabulary)}),
+        "entries": entries(config),
+        "bytes": entry_bytes(config),
+    }
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    write_results("cost-exponents-cpu", [log(measure(series)) for series in SERIES])
+    timed = [log(measure(series)) for series in SERIES]
+    write_results("cost-exponents-cpu", [*timed, *(log(ngram_table(order)) for order in ORDERS)])
 
 
 if __name__ == "__main__":
