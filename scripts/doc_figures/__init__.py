@@ -1,7 +1,7 @@
 """The generated tables and figures of the documentation.
 
-`markers` fills the markers of a page, `results` formats measured results, `scaling` formats what `regard.cost` computes,
-and `formulas` its closed forms. Importing this package registers all tables and figures.
+`markers` fills the markers of a page, `results` formats measured results, `scaling` formats what `regard.cost`
+computes and `formulas` its closed forms. Importing this package registers all tables and figures.
 """
 
 from doc_figures import formulas, results, scaling

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from doc_figures.markers import cases, figure, table
-from doc_figures.results import Row
+from doc_figures.results import Row, percent
 from doc_figures.scaling import power
 from regard.cost import Formula, formula_of
 from regard.cost.format import si_prefixed
@@ -13,13 +13,13 @@ from regard.lab.compare.complexity import complexity_of, operations_per_layer
 from regard.model import MODELS
 from regard.model.before import NgramConfig
 
-VOCAB_SIZE = 10_000
+VOCAB_SIZE = 2_000
 
 
 def _models() -> Iterator[tuple[str, Any, Formula]]:
     """Every kind of model with its default settings."""
     for kind, config in MODELS.items():
-        model: Any = config(**({} if kind == "vision" else {"vocab_size": VOCAB_SIZE}))
+        model: Any = config.read({} if kind == "vision" else {"vocab_size": VOCAB_SIZE})
         formula = formula_of(model)
         assert formula is not None
         yield kind, model, formula
@@ -71,7 +71,7 @@ def cost_exponents() -> Iterator[Row]:
             one["layer"],
             one["formula"],
             sizes,
-            f"{one['term']} (at least {100 * one['dominant']:.0f}%)",
+            one["term"] + (f" (at least {percent(one['dominant'])})" if one["dominant"] < 1 else ""),
             f"{one['varies']}: {one['expected_exponent']}",
             f"{one['flops_exponent']:.2f}",
             f"{one['measured_exponent']:.2f}",

@@ -66,7 +66,7 @@ def test_every_kind_of_model_has_a_row() -> None:
         row = complexity_of(model)
         assert row is not None
         assert 1 <= row.at(50, model)["path_length"] <= 50
-        assert operations_per_layer(model).startswith("O(")
+        assert operations_per_layer(model).startswith("none" if kind == "ngram" else "O(")
         assert math.isfinite(row.at(50, model)["receptive_field"])
 
 

@@ -49,7 +49,9 @@ def operations_per_layer(config: AnyModelConfig) -> str:
     """The order of a layer's operations for n tokens, width d and kernel k."""
     formula = formula_of(config)
     # What has no formula is a Transformer whose attention sees only part of the keys, or is latent attention.
-    return "at most O(n²·d + n·d²)" if formula is None else formula.order
+    if formula is None:
+        return "at most O(n²·d + n·d²)"
+    return formula.order if formula.layer.terms else "none: a table is looked up"
 
 
 def _spans(config: Any) -> list[int]:
