@@ -11,7 +11,7 @@ from regard.cost.format import si_prefixed
 from regard.cost.formulas import full_table
 from regard.lab.compare.complexity import complexity_of, operations_per_layer
 from regard.model import MODELS
-from regard.model.before import NgramConfig
+from regard.model.before.ngram.model import NgramConfig
 
 VOCAB_SIZE = 2_000
 
