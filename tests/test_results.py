@@ -269,3 +269,24 @@ def test_memory_on_a_gpu_is_estimated_within_a_tenth() -> None:
 def test_time_on_a_cpu_is_proportional_to_flops_in_depth() -> None:
     deep = [case for case in cases("cost-cpu") if case["case"] in ("layers 8", "layers 16")]
     assert all(0.9 < case["time_beside"] / case["flops_beside"] < 1.1 for case in deep)
+
+
+# Cost
+
+
+def test_time_grows_with_the_exponents_of_the_formulas() -> None:
+    """Larger matmuls run at another rate than small ones, which moves an exponent by less than a quarter."""
+    timed = [case for case in cases("cost-exponents-cpu") if "measured_exponent" in case]
+    assert {(case["layer"], case["varies"]) for case in timed} >= {
+        ("self-attention", "n"),
+        ("recurrent (LSTM)", "n"),
+        ("gated convolution", "n"),
+        ("attention alone", "d"),
+        ("self-attention", "d"),
+        ("recurrent (LSTM)", "d"),
+        ("gated convolution", "d"),
+    }
+    for case in timed:
+        assert case["dominant"] > 0.9
+        assert case["flops_exponent"] == pytest.approx(case["expected_exponent"], abs=0.05)
+        assert case["measured_exponent"] == pytest.approx(case["flops_exponent"], abs=0.25)

@@ -1,6 +1,7 @@
 """`regard cost`."""
 
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,15 @@ from typing import Any
 import pytest
 
 from regard.cost import HARDWARE
-from regard.model import LanguageModelConfig, count_parameters, read_any_config, transformer_base
+from regard.model import (
+    CAUSAL_MODELS,
+    SEQ2SEQ_MODELS,
+    LanguageModelConfig,
+    count_parameters,
+    read_any_config,
+    transformer_base,
+)
+from regard.model.before.ngram.model import estimate_ngrams
 from regard.run import load_model, save_model
 from regard.task.recipe_io import read_recipe
 from regard.task.run import expected_cost
@@ -24,7 +33,8 @@ def json_report(*args: Any) -> dict[str, Any]:
 def test_table_contains_every_number() -> None:
     done = command("cost", "transformer-base", "--hardware", "h200", "--price", 3)
     assert (done.code, done.err) == (0, "")
-    names = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in done.out.splitlines()[1:]]
+    estimate, formulas, by_length = done.out.split("\n\n")
+    names = [line.split("  ")[0].strip() or line.strip().split("  ")[0] for line in estimate.splitlines()[1:]]
     assert names == [
         "parameters",
         "embeddings",
@@ -50,6 +60,16 @@ def test_table_contains_every_number() -> None:
     ]
     assert "63,045,632" in done.out
     assert "at 3 an hour" in done.out
+    assert [line.strip().split("  ")[0] for line in formulas.splitlines()] == [
+        "sizes",
+        "forward, source",
+        "forward, target",
+        "order of a layer",
+        "parameters",
+        "decoding state, float32",
+    ]
+    assert "72·d² + 24·d·f + d·|T| + 72·d + 12·f = 63,045,632" in formulas
+    assert [line.split()[0] for line in by_length.splitlines()] == ["tokens", "10", "100", "1,000", "10,000"]
 
 
 @pytest.mark.parametrize(("hardware", "precision"), [("h200", "bfloat16"), ("cpu-2-cores", "float32")])
@@ -294,3 +314,67 @@ def test_wrong_options_are_refused(
     done = command("cost", *args)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
     assert message in done.err
+
+
+# Formulas
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SEQ2SEQ_MODELS if kind != "dnn1"])
+def test_formulas_of_every_kind_of_translation_model(kind: str) -> None:
+    """Their values for a row are those of the estimate. (DNN1 takes a smaller vocabulary than the recipe's.)"""
+    report = json_report("quick", "--hardware", "h200", "--set", f'model={{ kind = "{kind}" }}')
+    formulas, flops = report["formulas"], report["flops"]
+    assert formulas["parameters"]["count"] == report["parameters"]
+    for side in ("source", "target"):
+        counted = report[f"{side}_length"] * flops[f"forward_{side}_token"]
+        assert formulas[f"forward_{side}"]["flops"] == pytest.approx(counted, rel=1e-12)
+    assert report["ngram_table"] is None
+    assert report["by_length"][0]["length"] == 10
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CAUSAL_MODELS if kind != "ngram"])
+def test_formulas_of_every_kind_of_language_model(kind: str) -> None:
+    report = json_report("quick-lm", "--hardware", "h200", "--length", 64, "--set", f'model={{ kind = "{kind}" }}')
+    formulas, by_length = report["formulas"], report["by_length"]
+    assert formulas["parameters"]["count"] == report["parameters"]
+    assert formulas["forward_target"]["flops"] == pytest.approx(64 * report["flops"]["forward_target_token"], rel=1e-12)
+    grows = by_length[-1]["state_bytes"] > by_length[0]["state_bytes"]
+    assert grows == ("n" in formulas["state"]["formula"]) == (kind == "language-model")
+
+
+def test_ngrams_multiply_nothing() -> None:
+    done = command("cost", "quick-ngram")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == "no parameters and no multiplications: a table that is counted, not trained"
+    assert "nothing is multiplied" in done.out
+    assert "gradients" not in done.out
+    report = json_report("quick-ngram", "--set", "model.order=2")
+    assert report["ngram_table"]["full"] == "|T|²"
+    assert report["ngram_table"]["full_log10"] == pytest.approx(2 * math.log10(report["formulas"]["sizes"]["|T|"]))
+    assert report["ngram_table"]["entries"] is None
+
+
+def test_estimated_ngrams_stand_beside_the_full_table(tmp_path: Path) -> None:
+    model = estimate_ngrams([[3, 4, 5, 3, 4], [4, 3]], order=3, vocab_size=6)
+    save_model(model, tmp_path / "model")
+    table = json_report(tmp_path / "model")["ngram_table"]
+    assert (table["full"], table["entries"]) == ("|T|³", 6 + sum(model.config.entries))
+    shown = command("cost", tmp_path / "model").out
+    assert "|T|³ = 216 probabilities, after 2 tokens" in shown
+    assert f"{table['entries']} entries" in shown
+
+
+def test_lengths_end_where_the_model_s_positions_end() -> None:
+    report = json_report("quick", "--hardware", "h200", "--set", 'model={ kind = "context", max_length = 128 }')
+    assert [row["length"] for row in report["by_length"]] == [10, 100]
+    assert json_report("digits", "--hardware", "h200")["by_length"] == []
+
+
+def test_model_without_a_formula_is_counted_at_each_length() -> None:
+    args = ("quick-lm", "--hardware", "h200", "--set", "model.decoder.attention.pattern=sliding(16)")
+    report, shown = json_report(*args), command("cost", *args).out
+    assert report["formulas"] is None
+    assert "no closed form" in shown
+    (short, *_, long) = report["by_length"]
+    assert long["flops_per_token"] < 2 * short["flops_per_token"]
+    assert long["state_bytes"] < 2 * short["state_bytes"]

@@ -2,6 +2,8 @@
 
 from regard.cost.advice import USABLE_MEMORY, check_model_fits, memory_advice
 from regard.cost.estimate import Cost, estimate
+from regard.cost.formulas import Formula, formula_of
+from regard.cost.growth import Growth
 from regard.cost.hardware import HARDWARE, Hardware, detect_hardware, device_memory, is_out_of_memory
 from regard.cost.memory import workspace_bytes
 from regard.cost.op_cost import OpCost, Precision
@@ -14,6 +16,8 @@ __all__ = [
     "USABLE_MEMORY",
     "BatchShape",
     "Cost",
+    "Formula",
+    "Growth",
     "Hardware",
     "LossKernel",
     "OpCost",
@@ -25,6 +29,7 @@ __all__ = [
     "detect_hardware",
     "device_memory",
     "estimate",
+    "formula_of",
     "is_out_of_memory",
     "memory_advice",
     "workspace_bytes",

@@ -23,8 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from regard.cost.expression import Expression, symbol
+from regard.cost.interpolation import ROWS, SOURCE, TARGET, interpolate
 from regard.cost.op_cost import OpCost
-from regard.cost.polynomial import Polynomial, fit_polynomial
 from regard.cost.workload import BatchShape
 from regard.model import build_meta, count_parameters
 from regard.model.before.base import Seq2SeqConfig, SequenceConfig
@@ -107,12 +108,12 @@ def _evaluate(config: SequenceConfig, rows: int, source: int, target: int) -> Pa
     fitted = _fit(config)
     if fitted is None:
         return _count_cached(config, rows, source, target)
-    return _unflatten(fitted(rows, source, target))
+    return _unflatten(_at(fitted, rows, source, target))
 
 
 @lru_cache(maxsize=64)
-def _fit(config: SequenceConfig) -> Polynomial | None:
-    """The polynomial that all counts of a model follow; None if there is none."""
+def _fit(config: SequenceConfig) -> tuple[Expression, ...] | None:
+    """The polynomials that the counts of a model follow; None if there are none."""
     model = _meta_model(config)
     if count_parameters(model) == 0:  # a table: it is counted rather than trained, and looked up rather than multiplied
         return _rule_of_thumb(0)
@@ -122,16 +123,16 @@ def _fit(config: SequenceConfig) -> Polynomial | None:
         return _rule_of_thumb(2 * count_parameters(model))
 
 
-def _rule_of_thumb(flops_per_token: int) -> Polynomial:
+def _rule_of_thumb(flops_per_token: int) -> tuple[Expression, ...]:
     """2 FLOPs per parameter and token (Kaplan et al. 2020, §2.1), and nothing saved, as nothing is known of it."""
-    zeros = [0] * len(_flatten(_NOTHING))
+    found = [Expression()] * len(_flatten(_NOTHING))
     decode, step = (PassCounts._fields.index(name) * len(Counts._fields) for name in ("decode", "step"))
-    each, once = list(zeros), list(zeros)
-    each[decode], once[step] = flops_per_token, flops_per_token
-    return Polynomial.of({(1, 0, 1): each, (1, 0, 0): once}, len(zeros))
+    found[decode] = symbol(ROWS) * symbol(TARGET) * flops_per_token
+    found[step] = symbol(ROWS) * flops_per_token
+    return tuple(found)
 
 
-def _fit_model(model: nn.Module, has_source: bool) -> Polynomial | None:
+def _fit_model(model: nn.Module, has_source: bool) -> tuple[Expression, ...] | None:
     limits = [limit for limit in (_limit(model), _limit(model, "max_source_positions")) if limit is not None]
     short, longer = (_count(model, has_source, 2, length if has_source else 0, length) for length in (2, 4))
     if (short.encode.kernels, short.decode.kernels) == (longer.encode.kernels, longer.decode.kernels):
@@ -140,11 +141,16 @@ def _fit_model(model: nn.Module, has_source: bool) -> Polynomial | None:
         longest = 2 * first + 4
         if limits and longest >= min(limits):
             return None
-        fitted = fit_polynomial(lambda *shape: _flatten(_count(model, has_source, *shape)), first, has_source)
+        fitted = interpolate(lambda *shape: _flatten(_count(model, has_source, *shape)), first, has_source)
         check = (3, longest if has_source else 0, longest - 1)
-        if fitted(*check) == _flatten(_count(model, has_source, *check)):
+        if _at(fitted, *check) == _flatten(_count(model, has_source, *check)):
             return fitted
     return None
+
+
+def _at(fitted: tuple[Expression, ...], rows: int, source: int, target: int) -> list[int]:
+    values = {ROWS: rows, SOURCE: source, TARGET: target}
+    return [each(values) for each in fitted]
 
 
 def _limit(model: nn.Module, name: str = "max_positions") -> int | None:

@@ -331,6 +331,8 @@ class Cost:
 
     def describe(self, hardware: Hardware | None = None, *, cuda_graphs: bool = False) -> str:
         """One line for a person."""
+        if not self.parameters:
+            return "no parameters and no multiplications: a table that is counted, not trained"
         cost = self if hardware is None else self.on(hardware, cuda_graphs=cuda_graphs)
         memory = self.tensor_bytes if hardware is None else self.peak_bytes(hardware, cuda_graphs=cuda_graphs)
         each = "" if self.setup.processes == 1 else f" in each of {self.setup.processes} processes"

@@ -7,6 +7,7 @@ from typing import Any
 from regard.cost.advice import memory_advice
 from regard.cost.estimate import Cost
 from regard.cost.format import duration_range, number_range, si_prefixed
+from regard.cost.growth import Growth
 from regard.cost.hardware import Hardware
 from regard.cost.memory import workspace_bytes
 from regard.errors import UserError
@@ -44,6 +45,11 @@ class Report:
     def advice(self) -> str | None:
         return memory_advice(self.cost, self.hardware, cuda_graphs=self.cuda_graphs)
 
+    @property
+    def growth(self) -> Growth:
+        """The model's formulas, with their values for a row of the workload."""
+        return Growth(self.cost.config, self.cost.workload.source_length, self.cost.workload.target_length)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything under stable names. Values about generation are None for a model that does not generate."""
         cost, work = self.cost.on(self.hardware, cuda_graphs=self.cuda_graphs), self.cost.workload
@@ -66,6 +72,7 @@ class Report:
             "hardware": self.hardware.name,
             "processes": cost.setup.processes,
             "advice": self.advice,
+            **self.growth.to_dict(),
         }
         if self.has_duration:
             values |= {

@@ -50,7 +50,7 @@ def cost(
 ) -> None:
     """Estimate memory, time and price of training in advance.
 
-    Also the number of parameters and FLOPs. Nothing is downloaded or trained.
+    Also the number of parameters and FLOPs, and formulas that show how they grow. Nothing is downloaded or trained.
     """
     from regard.cost import HARDWARE, Report, detect_hardware
 
@@ -69,7 +69,9 @@ def cost(
         return
     if trained:
         print(estimated.describe(machine, cuda_graphs=cuda_graphs))
-    print(report.table())
+    if estimated.parameters:
+        print(report.table(), end="\n\n")
+    print(report.growth.describe())
     if report.advice is not None:
         print(report.advice, file=sys.stderr)
 

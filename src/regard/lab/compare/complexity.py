@@ -1,118 +1,113 @@
 """What Table 1 of "Attention Is All You Need" compares (Vaswani et al. 2017, §4), for every kind of model here.
 
-Three functions of the length n say what an architecture can and cannot do, whatever its training: the sequential steps
-that a forward pass in training needs at least, the longest path between two tokens that a gradient travels, and the
-receptive field, the tokens that an output can depend on at all.
+The operations of a layer are the leading terms of its formula (`regard.cost.formulas`). Three more functions of the
+length n say what an architecture can and cannot do, whatever its training: the sequential steps that a forward pass in
+training needs at least, the longest path that a gradient travels between two tokens, counted in layers or steps, and
+the receptive field, the tokens that an output can depend on at all. With a source, paths lead from its tokens to those
+of the target.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-Settings = Mapping[str, Any]
-Count = Callable[[int, Settings], float]
+from regard.cost import formula_of
+from regard.model import AnyModelConfig
+
+
+class Count(NamedTuple):
+    """A count as text, and as a function of a length and a model's config."""
+
+    text: str
+    value: Callable[[int, Any], float]
 
 
 @dataclass(frozen=True)
 class Complexity:
-    """The cost of a layer, and what grows with the length n."""
+    """What grows with the length n."""
 
-    per_layer: str
-    """Operations of a layer: n tokens, width d, kernel k, window m, vocabulary V."""
     sequential_steps: Count
     path_length: Count
     receptive_field: Count
 
-    def at(self, length: int, settings: Settings) -> dict[str, float]:
+    def at(self, length: int, config: AnyModelConfig) -> dict[str, float]:
         """The three counts for a length."""
         return {
-            "sequential_steps": self.sequential_steps(length, settings),
-            "path_length": self.path_length(length, settings),
-            "receptive_field": min(self.receptive_field(length, settings), length),
+            "sequential_steps": self.sequential_steps.value(length, config),
+            "path_length": self.path_length.value(length, config),
+            "receptive_field": min(self.receptive_field.value(length, config), length),
         }
 
 
-def complexity_of(settings: Settings) -> Complexity | None:
-    """The row of a model by the `kind` in its settings; None for an unknown kind."""
-    kind = str(settings.get("kind", "encoder-decoder"))
-    return _TABLE.get(kind)
+def complexity_of(config: AnyModelConfig) -> Complexity | None:
+    """The counts of a model; None for a kind that is not known here."""
+    return _TABLE.get(config.kind)
 
 
-def _one(length: int, settings: Settings) -> float:
-    return 1
+def operations_per_layer(config: AnyModelConfig) -> str:
+    """The order of a layer's operations for n tokens, width d and kernel k."""
+    formula = formula_of(config)
+    # What has no formula is a Transformer whose attention sees only part of the keys, or is latent attention.
+    if formula is None:
+        return "at most O(n²·d + n·d²)"
+    return formula.order if formula.layer.terms else "none: a table is looked up"
 
 
-def _all(length: int, settings: Settings) -> float:
-    return length
+def _spans(config: Any) -> list[int]:
+    """How many tokens back each convolution that reads the target sees."""
+    if config.kind == "convolutional-lm":
+        return [(config.kernel - 1) * config.dilation(layer) for layer in range(config.layers)]
+    return [(config.kernel - 1) * int(dilation) for dilation in config.dilations] * int(config.decoder_sets)
 
 
-def _number(settings: Settings, *names: str, default: int) -> int:
-    """The first of these settings that is a number, also inside a table of the decoder or the encoder."""
-    for table in (settings, settings.get("decoder"), settings.get("encoder")):
-        for name in names:
-            value = table.get(name) if isinstance(table, Mapping) else None
-            if type(value) is int:
-                return value
-            if isinstance(value, list | tuple) and value:
-                return len(value)
-    return default
+def _convolutions(length: int, config: Any) -> float:
+    """The fewest convolutions that connect tokens as far apart as the length or the receptive field allows.
+
+    A residual connection leads past the others, so those that see farthest are enough.
+    """
+    return max(1, _fewest(sorted(_spans(config), reverse=True), length - 1))
 
 
-def _window(length: int, settings: Settings) -> float:
-    return _number(settings, "window", "order", "max_length", "context", default=length)
+def _fewest(spans: Sequence[int], distance: int) -> int:
+    covered = 0
+    for number, span in enumerate(spans):
+        if covered >= distance:
+            return number
+        covered += span
+    return len(spans)
 
 
-def _order(length: int, settings: Settings) -> float:
-    return _number(settings, "order", default=3) - 1
+_ONE = Count("1", lambda length, config: 1)
+_ALL = Count("n", lambda length, config: length)
+_LIMITED = Count("L", lambda length, config: config.max_length)
+_EVERYTHING = Count("n", lambda length, config: math.inf)
+_CONVOLUTIONS = Count("n/(k − 1); with dilations log n", _convolutions)
+_FIELD = Count("1 + (k − 1)·Σ dilations", lambda length, config: 1 + sum(_spans(config)))
 
-
-def _layers_of(settings: Settings) -> int:
-    return _number(settings, "layers", default=1)
-
-
-def _kernel(settings: Settings) -> int:
-    return _number(settings, "kernel", "kernel_size", default=3)
-
-
-def _convolution_field(length: int, settings: Settings) -> float:
-    return 1 + _layers_of(settings) * (_kernel(settings) - 1)
-
-
-def _dilated_field(length: int, settings: Settings) -> float:
-    dilations = settings.get("dilations") or (1, 2, 4, 8, 16)
-    repeats = _number(settings, "sets", "repeats", "blocks", default=1)
-    return 1 + repeats * (_kernel(settings) - 1) * sum(dilations)
-
-
-def _logarithm(length: int, settings: Settings) -> float:
-    return max(1, math.ceil(math.log(max(length, 2), max(_kernel(settings), 2))))
-
-
-_WINDOW = Complexity("O(m · d²)", _one, _one, _window)
-_MIXING = Complexity("O(n · d)", _one, _one, _all)
-_RECURRENT = Complexity("O(n · d²)", _all, _all, _all)
-_RECURRENT_ATTENTION = Complexity("O(n · d² + n² · d)", _all, _one, _all)
-_SELF_ATTENTION = Complexity("O(n² · d + n · d²)", _one, _one, _all)
+_FIXED_LENGTH = Complexity(_ONE, _ONE, _LIMITED)
+_RECURRENT = Complexity(_ALL, _ALL, _EVERYTHING)
+_RECURRENT_ATTENTION = Complexity(_ALL, _ONE, _EVERYTHING)
+_CONVOLUTIONAL = Complexity(_ONE, _CONVOLUTIONS, _FIELD)
+_ATTENTION = Complexity(_ONE, _ONE, _EVERYTHING)
 
 _TABLE = {
-    "ngram": Complexity("O(1): a table of up to Vⁿ entries", _one, _one, _order),
-    "window-lm": Complexity("O(n · m · d²)", _one, _one, _window),
-    "dnn1": Complexity("O(m · V · d)", _one, _one, _window),
-    "dnn2": _WINDOW,
-    "context": _MIXING,
+    "ngram": Complexity(_ONE, _ONE, Count("t", lambda length, config: config.order - 1)),
+    "window-lm": Complexity(_ONE, _ONE, Count("k", lambda length, config: config.window)),
+    "dnn1": _FIXED_LENGTH,
+    "dnn2": _FIXED_LENGTH,
+    "context": _FIXED_LENGTH,
     "recurrent-lm": _RECURRENT,
     "recurrent": _RECURRENT,
     "recurrent-attention": _RECURRENT_ATTENTION,
     "gnmt": _RECURRENT_ATTENTION,
     "deep-att": _RECURRENT_ATTENTION,
-    "convolutional": Complexity("O(k · n · d²)", _one, _one, _all),
-    "bytenet": Complexity("O(k · n · d²)", _one, _logarithm, _dilated_field),
-    "encoder-decoder": _SELF_ATTENTION,
-    "language-model": _SELF_ATTENTION,
+    "convolutional": _ATTENTION,
+    "convolutional-lm": _CONVOLUTIONAL,
+    "bytenet": _CONVOLUTIONAL,
+    "encoder-decoder": _ATTENTION,
+    "language-model": _ATTENTION,
+    "encoder": _ATTENTION,
+    "vision": _ATTENTION,
 }
-"""A convolutional decoder attends to the whole source from every layer, so its path to a source token is one step; its
-own field over the target is 1 + L(k − 1)."""
-
-CONVOLUTION_FIELD = _convolution_field
-"""The target tokens that a stack of convolutions sees: 1 + L(k − 1)."""
+"""A convolutional decoder attends to the whole source from every layer, so its path to a source token is one step."""

@@ -14,9 +14,10 @@ import torch
 from regard.data.text.corpus import Corpus
 from regard.data.text.documents import read_texts
 from regard.errors import UserError
-from regard.lab.compare.complexity import complexity_of
+from regard.lab.compare.complexity import complexity_of, operations_per_layer
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.recall import copy_recall, translation_recall
+from regard.model import read_any_config
 from regard.run import read_metadata
 from regard.score import score_translations
 from regard.task.auto import open_model
@@ -194,10 +195,12 @@ def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
 
 
 def _complexity(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    row = complexity_of(settings)
+    config = read_any_config(settings)
+    row = complexity_of(config)
     if row is None:
         return None
-    return {"per_layer": row.per_layer, "at": {str(length): row.at(length, settings) for length in (10, 100, 1000)}}
+    at = {str(length): row.at(length, config) for length in (10, 100, 1000)}
+    return {"per_layer": operations_per_layer(config), "at": at}
 
 
 def _speed(folder: Path) -> float | None:
