@@ -266,16 +266,19 @@ def _samples(ladder: Ladder, full: Sequence[Summary]) -> Section:
 
 def _setup(ladder: Ladder, results: Sequence[Result]) -> Section:
     devices = sorted({str(result["device"]) for result in results if result.get("device")})
-    rows = [(rung.label, rung.reference or "–", rung.note or "–") for rung in ladder.rungs]
+    rows = [
+        (rung.label, recipe_name(ladder.recipe_of(rung)), rung.reference or "–", rung.note or "–")
+        for rung in ladder.rungs
+    ]
     paragraph = (
-        f"All models start from the recipe {recipe_name(ladder.base)}: the same data, tokenizer, search and "
-        "metric. Each has a "
+        f"All models have the data and the metric of the recipe {recipe_name(ladder.base)}, and the same trainer and "
+        "search. Each has a "
         f"budget of {number(ladder.budget.value)} {ladder.budget.kind}. Seeds: {ladder.seeds} on all data, "
         f"{ladder.seeds_of_parts} on parts of it. Device: {', '.join(devices) or ladder.device}. Runs side by side: "
         f"{ladder.parallel}. Models are "
         "listed in the order in which they are expected to do better."
     )
-    return Section("Setup", (paragraph,), table=Table("Models", ("model", "reference", "note"), tuple(rows)))
+    return Section("Setup", (paragraph,), table=Table("Models", ("model", "recipe", "reference", "note"), tuple(rows)))
 
 
 def _published(each: Any) -> str:
