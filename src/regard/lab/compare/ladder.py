@@ -114,7 +114,7 @@ class Ladder(Config):
     max_minutes: float | None = Field(default=None, gt=0, le=1e6)
     """A run that takes longer is stopped, and reported as such; no limit if not given."""
     recall: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16), strict=False)
-    """The distances at which the recall of a planted word is measured; none, to leave it out."""
+    """The distances at which the recall of a planted word is measured; none, to leave it out. Parsers have none."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from regard.data.text.corpus import Corpus
-from regard.errors import UserError
+from regard.errors import UserError, listed
 from regard.files import write_text
 from regard.lab.compare.ladder import Ladder, RungConfig, dotted
 from regard.model import build_meta, count_embedding_parameters, count_parameters
 from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override, read_recipe
 
+TASKS = ("translation", "language-modeling", "parsing")
+"""The tasks whose models can be compared."""
 _TOLERANCE = 0.1
 """How far the size of a model may be from a budget of parameters."""
 _STEP = 8
@@ -113,6 +115,10 @@ def validate(ladder: Ladder, overrides: Sequence[str] = ()) -> dict[str, RungRec
         base = _with_one_test_set(RungRecipe.of(ladder.base, shared), ladder.test)
     except UserError as error:
         raise UserError(f"{ladder.name}: base: {error}") from None
+    if base.recipe.task not in TASKS:
+        raise UserError(
+            f"{ladder.name}: base: {base.name} is for {base.recipe.task}; models are compared in {listed(TASKS)}."
+        )
     recipes = {}
     for rung in ladder.rungs:
         try:
@@ -131,6 +137,11 @@ def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str], bas
     elif ladder.budget.kind == "parameters" and rung.init_from is None:
         found = found.changed({"train.steps": base.recipe.train.steps})
     _check_same_data(found, base)
+    if rung.decodes is not None and base.recipe.task != "translation":
+        raise UserError(
+            f"decodes: only translations can be decoded in another way, and {base.name} is for {base.recipe.task}; "
+            "leave this rung out."
+        )
     if ladder.budget.kind == "parameters":
         found = found.changed(_scaled(ladder, trained[0], found))
     return found
@@ -249,7 +260,7 @@ def _shown(settings: dict[str, Any]) -> str:
 def _subset(recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
     """The settings that train on a part of the data. Smaller parts are contained in larger ones.
 
-    A text is cut at its end; sentence pairs are sampled and written into a file.
+    A text is cut at its end; sentence pairs and trees are sampled and written into a file.
     """
     if size == 1:
         return {}
@@ -257,15 +268,23 @@ def _subset(recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
     if recipe.task == "language-modeling":
         ranges = [source.plain() | {"end": source.begin + (source.end - source.begin) * size} for source in train]
         return {"data.train": [{key: value for key, value in each.items() if value is not None} for each in ranges]}
-    if recipe.task != "translation":
-        raise UserError(f"sizes: parts of the data of {recipe.task} cannot be made; leave this key out.")
     if any(source.weight != 1 for source in train):
         raise UserError("sizes: the sources of data.train have weights, so parts of them cannot be compared.")
-    path = (folder / f"train-{size_name(size)}.jsonl").absolute()
+    suffix = "jsonl" if recipe.task == "translation" else "mrg"
+    path = (folder / f"train-{size_name(size)}.{suffix}").absolute()
     if not path.is_file():
-        pairs = list(Corpus("train", train).read())
-        random.Random(1).shuffle(pairs)
-        lines = (json.dumps(pair._asdict(), ensure_ascii=False) for pair in pairs[: max(1, round(len(pairs) * size))])
+        lines = list(_lines(recipe))
+        random.Random(1).shuffle(lines)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "".join(f"{line}\n" for line in lines))
+        write_text(path, "".join(f"{line}\n" for line in lines[: max(1, round(len(lines) * size))]))
     return {"data.train": [{"path": str(path)}]}
+
+
+def _lines(recipe: Recipe) -> Iterator[str]:
+    """The training data, one sentence pair or tree per line."""
+    if recipe.task == "translation":
+        for pair in Corpus("train", recipe.data.train).read():
+            yield json.dumps(pair._asdict(), ensure_ascii=False)
+    else:
+        for source in recipe.data.train:
+            yield from map(str, source.trees())

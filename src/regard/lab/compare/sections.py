@@ -160,8 +160,8 @@ def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
         scores: dict[Any, list[float]] = {}
         for result in one.results:
             for row in result.get("by_length") or ():
-                if row["bleu"] is not None:
-                    scores.setdefault((row["from"], row["to"]), []).append(row["bleu"])
+                if row[metric.key] is not None:
+                    scores.setdefault((row["from"], row["to"]), []).append(row[metric.key])
         means = {bucket: sum(values) / len(values) for bucket, values in scores.items()}
         points = tuple(
             (float(low if high is None else (low + high) / 2), means[low, high])
@@ -171,10 +171,11 @@ def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
         series.append(Series(one.rung.label, points, one.number))
         rows.append((one.rung.label, *(_shown(means.get(bucket)) for bucket in order)))
     header = ("model", *(f"{_range(low, high)} words ({buckets[low, high]})" for low, high in order))
-    chart = line_chart("BLEU against sentence length", "words of the source", "BLEU", series)
+    name = metric.name
+    chart = line_chart(f"{name} against sentence length", "words of the source", name, series)
     note = "Sentences by the length of their source, with their number in parentheses; too few of them give no score."
     return Section(
-        "Score against sentence length", (note,), chart=chart, table=Table("BLEU by length", header, tuple(rows))
+        "Score against sentence length", (note,), chart=chart, table=Table(f"{name} by length", header, tuple(rows))
     )
 
 
