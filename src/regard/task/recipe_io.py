@@ -35,6 +35,8 @@ _HARMLESS = (
     "train.parallel",
 )
 """Overrides after which a recipe still reaches the scores in its [expect] table."""
+_WITH_PATHS = ("data", "init_from", "word_vectors")
+"""The tables and keys of a recipe that have paths."""
 _MAX_KEYS = 50
 """The most parts that the key of an override may have."""
 
@@ -161,7 +163,7 @@ def _with_setting(values: dict[str, Any], key: str, value: Any) -> dict[str, Any
         raise UserError(f"--set {key[:_MAX_KEYS]}…: the key has {len(path):,} parts; no setting is nested that deep.")
     if not all(path):
         raise UserError(f"--set {key}={value}: expected a key and a value, such as train.steps=1000.")
-    if path[0] in ("data", "init_from") and not _table_at(values, path[:-1]).get("dataset"):
+    if path[0] in _WITH_PATHS and not _table_at(values, path[:-1]).get("dataset"):
         value = _absolute(value, path[-1], Path.cwd())
     changed: dict[str, Any] = _replaced(values, path, value, f"{key}={value}")
     return changed
@@ -289,9 +291,7 @@ def _shipped_names() -> list[str]:
 
 def _with_absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The values of a recipe, with its paths resolved against a folder."""
-    return {
-        key: _absolute(value, key, folder) if key in ("data", "init_from") else value for key, value in values.items()
-    }
+    return {key: _absolute(value, key, folder) if key in _WITH_PATHS else value for key, value in values.items()}
 
 
 def _absolute(value: Any, key: str, folder: Path) -> Any:
