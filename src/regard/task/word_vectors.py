@@ -64,7 +64,8 @@ def check_word_vectors(config: AnyModelConfig, sides: Mapping[str, WordVectorsCo
 
 
 def check_dimensions(config: AnyModelConfig, sides: Mapping[str, WordVectorsConfig], folder: Path) -> None:
-    """Refuse vectors of another size than the model's embeddings, before any data is read."""
+    """Refuse vectors of another size than the model's embeddings, before any data is read; not if the run in the folder
+    goes on from a checkpoint, which has the embeddings."""
     if not sides or _is_resumed(folder):
         return
     model = build_meta(config)
@@ -129,5 +130,5 @@ def _table(model: Any, side: str) -> TokenEmbedding | None:
 
 
 def _is_resumed(folder: Path) -> bool:
-    """Whether the run in a folder goes on from a checkpoint, which has the embeddings."""
+    """Whether the run in a folder goes on from a checkpoint."""
     return CheckpointReader(folder / "checkpoints").newest() is not None

@@ -53,6 +53,24 @@ class PublishedConfig(Config):
     """Who published it, and where."""
 
 
+class RungWordVectorsConfig(Config):
+    """The word vectors that the token embeddings of a rung start from."""
+
+    path: str | None = None
+    """A file of vectors, relative to the ladder's file. If not given, vectors are counted: positive pointwise mutual
+    information within a window of 2 words, and a truncated singular value decomposition (Levy and Goldberg 2014)."""
+    text: tuple[str, ...] = Field(default=(), strict=False)
+    """Text files to count in, relative to the ladder's file. By default the training data of the run, on both sides."""
+    freeze: bool = False
+    """Whether the embeddings stay as they are."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.path is not None and self.text:
+            raise ConfigError("text", "vectors are counted in a text only if there is no path; leave one of them out.")
+        return self
+
+
 class RungConfig(Config):
     """One model of a ladder."""
 
@@ -66,6 +84,9 @@ class RungConfig(Config):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings of the recipe that differ, as tables: [rungs.overrides.model] and so on. A [model] with a `kind`
     replaces that of the recipe; all other tables are merged into it."""
+    word_vectors: RungWordVectorsConfig | None = None
+    """Word vectors that the token embeddings start from; random ones if not given. `word_vectors = {}` counts them in
+    the training data."""
     init_from: Name | None = None
     """Another rung, listed before, whose trained model this one starts from, on the same data with the same seed. The
     budget is that rung's; `train.steps` in the overrides are the further steps."""
@@ -141,6 +162,9 @@ class Ladder(Config):
                 raise ConfigError(f"{where}.{key}", f"no rung before this one is named {name!r}.")
             if name is not None and earlier[name].decodes is not None:
                 raise ConfigError(f"{where}.{key}", f"{name!r} trains nothing; name a rung that is trained.")
+        if rung.word_vectors is not None and (rung.init_from or rung.decodes) is not None:
+            problem = f"the embeddings are those of {rung.init_from or rung.decodes!r}; leave this key out."
+            raise ConfigError(f"{where}.word_vectors", problem)
         if rung.recipe is not None and (rung.init_from or rung.decodes) is not None:
             problem = (
                 f"the recipe is that of {rung.init_from or rung.decodes!r}, which comes before; leave this key out."
@@ -220,10 +244,17 @@ def _with_absolute_paths(ladder: Ladder, folder: Path) -> Ladder:
     def resolved(recipe: str) -> str:
         return str(folder / recipe) if recipe.endswith(".toml") or "/" in recipe else recipe
 
-    rungs = tuple(
-        rung if rung.recipe is None else rung.model_copy(update={"recipe": resolved(rung.recipe)})
-        for rung in ladder.rungs
-    )
+    def resolved_rung(rung: RungConfig) -> RungConfig:
+        vectors = rung.word_vectors
+        if vectors is not None:
+            path = None if vectors.path is None else str(folder / vectors.path)
+            vectors = vectors.model_copy(
+                update={"path": path, "text": tuple(str(folder / each) for each in vectors.text)}
+            )
+        recipe = None if rung.recipe is None else resolved(rung.recipe)
+        return rung.model_copy(update={"recipe": recipe, "word_vectors": vectors})
+
+    rungs = tuple(map(resolved_rung, ladder.rungs))
     return ladder.model_copy(update={"base": resolved(ladder.base), "rungs": rungs})
 
 

@@ -4,6 +4,7 @@ All that can be wrong with a ladder is found here, so that a comparison of hours
 unknown kind of model, a misspelled setting, a budget that a rung cannot meet.
 """
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +15,13 @@ from typing import Any, Self
 from regard.data.text.corpus import Corpus
 from regard.errors import UserError, listed
 from regard.files import write_text
-from regard.lab.compare.ladder import Ladder, RungConfig, dotted
+from regard.interop.word_vectors import word_vector_dimension
+from regard.lab.compare.ladder import Ladder, RungConfig, RungWordVectorsConfig, dotted
+from regard.lab.compare.word_vectors import write_ppmi_vectors
 from regard.model import build_meta, count_embedding_parameters, count_parameters
 from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override, read_recipe
+from regard.task.translation.recipe import TranslationRecipe
 
 TASKS = ("translation", "language-modeling", "parsing")
 """The tasks whose models can be compared."""
@@ -82,8 +86,10 @@ def plan_runs(ladder: Ladder, overrides: Sequence[str], folder: Path) -> list[Pl
                 if rung.ensemble > 1 and (size != 1 or seed > 1 or rung.ensemble > ladder.seeds):
                     continue  # there is one: of all seeds together
                 rung_recipe = recipes[rung.name]
-                subset = _subset(rung_recipe.recipe, size, folder)
-                runs.append(PlannedRun(rung, size, seed, rung_recipe.read(subset | {"train.seed": seed})))
+                changes = _subset(rung_recipe.recipe, size, folder) | {"train.seed": seed}
+                if rung.word_vectors is not None:
+                    changes |= _counted_vectors(rung.word_vectors, rung_recipe.read(changes), size, folder)
+                runs.append(PlannedRun(rung, size, seed, rung_recipe.read(changes)))
     return runs
 
 
@@ -142,8 +148,12 @@ def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str], bas
             f"decodes: only translations can be decoded in another way, and {base.name} is for {base.recipe.task}; "
             "leave this rung out."
         )
+    if rung.word_vectors is not None:
+        found = found.changed(_vectors_of(rung.word_vectors, rung.word_vectors.path or "counted.txt", found.recipe))
     if ladder.budget.kind == "parameters":
         found = found.changed(_scaled(ladder, trained[0], found))
+    if rung.word_vectors is not None and rung.word_vectors.path is not None:
+        _check_dimension(rung.word_vectors.path, found.recipe)
     return found
 
 
@@ -191,6 +201,43 @@ def _check_same_data(found: RungRecipe, base: RungRecipe) -> None:
             f"score: {found.name} scores its outputs in another way than {base.name} (base), so the two cannot be "
             "compared; use the same settings, or make this table an override of the ladder."
         )
+
+
+def _vectors_of(config: RungWordVectorsConfig, path: str, recipe: Recipe) -> dict[str, Any]:
+    """The settings that start the embeddings of all sides from a file of word vectors."""
+    if recipe.task == "parsing":
+        raise UserError("word_vectors: a parser cannot start from them; leave this key out.")
+    vectors = {"path": str(Path(path).absolute()), "freeze": config.freeze}
+    if recipe.task == "language-modeling":
+        return {"word_vectors": vectors}
+    own_source = isinstance(recipe, TranslationRecipe) and not recipe.tokenizer.shared
+    return {"word_vectors": {"target": vectors, **({"source": vectors} if own_source else {})}}
+
+
+def _check_dimension(path: str, recipe: Recipe) -> None:
+    width, dimension = _embedding_width(recipe), word_vector_dimension(path)
+    if width != dimension:
+        raise UserError(
+            f"word_vectors: {path} has vectors of {dimension} numbers, but the model's embeddings have {width}; set "
+            "model.width, or use other vectors."
+        )
+
+
+def _embedding_width(recipe: Recipe) -> int:
+    model: Any = build_meta(recipe.expected_model_config)
+    width: int = model.embed_tokens.weight.shape[1]
+    return width
+
+
+def _counted_vectors(config: RungWordVectorsConfig, recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
+    """The same for vectors that are counted, which are written into `folder`."""
+    if config.path is not None:
+        return {}
+    width = _embedding_width(recipe)
+    texts = hashlib.sha256(json.dumps(config.text).encode()).hexdigest()[:8] if config.text else size_name(size)
+    path = folder / f"vectors-{texts}-{width}.txt"
+    write_ppmi_vectors(recipe, config.text, width, path)
+    return _vectors_of(config, str(path), recipe)
 
 
 def _parsed(override: str) -> dict[str, Any]:
