@@ -1,5 +1,6 @@
 """Ladders: what is wrong with one is said in a sentence that names the key or the rung."""
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from regard.errors import UserError
 from regard.lab.compare.ladder import BudgetConfig, Ladder, dotted, list_ladders, read_ladder
 from regard.lab.compare.plan import plan_runs, validate
+from regard.task.recipe_io import read_recipe
 from tests.lab.tiny import LADDER, RECIPE, write_tiny
 
 
@@ -111,6 +113,15 @@ def test_a_rung_that_starts_from_another_has_its_recipe(tmp_path: Path) -> None:
     more = 'label = "Wide & Transformer"\ninit_from = "small"\nrecipe = "recipe.toml"'
     with pytest.raises(UserError, match=r"rungs.1.recipe: the recipe is that of 'small'"):
         changed(tmp_path, 'label = "Wide & Transformer"', more)
+
+
+def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `regard train brown-lstm --out brown-lstm`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "brown-lstm").mkdir()
+    (tmp_path / "brown-lstm" / "recipe.toml").write_text("a recipe that cannot be read", encoding="utf-8")
+    lstm = validate(read_ladder("language")[0].only(["lstm"]))["lstm"]
+    assert lstm.recipe.model == read_recipe(Path(str(resources.files("regard"))) / "recipes" / "brown-lstm.toml").model
 
 
 def test_unknown_ladder_suggests_a_known_one() -> None:

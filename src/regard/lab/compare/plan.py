@@ -20,7 +20,7 @@ from regard.lab.compare.ladder import Ladder, RungConfig, RungWordVectorsConfig,
 from regard.lab.compare.word_vectors import write_ppmi_vectors
 from regard.model import build_meta, count_embedding_parameters, count_parameters
 from regard.task.base import Recipe
-from regard.task.recipe_io import apply_override, read_recipe
+from regard.task.recipe_io import apply_override, read_recipe_file
 from regard.task.translation.recipe import TranslationRecipe
 
 TASKS = ("translation", "language-modeling", "parsing")
@@ -103,7 +103,7 @@ class RungRecipe:
 
     @classmethod
     def of(cls, name: str, changes: dict[str, Any]) -> Self:
-        return cls(name, changes, read_recipe(name, changes))
+        return cls(name, changes, read_recipe_file(name, changes))
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """The same with further changes."""
@@ -111,7 +111,7 @@ class RungRecipe:
 
     def read(self, changes: Mapping[str, Any]) -> Recipe:
         """The recipe with further changes."""
-        return read_recipe(self.name, {**self.changes, **changes})
+        return read_recipe_file(self.name, {**self.changes, **changes})
 
 
 def validate(ladder: Ladder, overrides: Sequence[str] = ()) -> dict[str, RungRecipe]:
