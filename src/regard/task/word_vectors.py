@@ -115,7 +115,7 @@ def whole_words(tokenizer: TextTokenizer) -> dict[str, int]:
     for token in tokenizer.ids:
         if token in tokenizer.special_ids:
             continue
-        text = tokenizer.tokenizer.id_to_token(token) if is_words else tokenizer.decode([token])
+        text = (tokenizer.tokenizer.id_to_token(token) or "") if is_words else tokenizer.decode([token])
         word = text if is_words else text.removeprefix(" ")
         if word and (is_words or len(word) < len(text)) and not any(map(str.isspace, word)):
             found[word] = token
