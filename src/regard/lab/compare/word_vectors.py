@@ -3,6 +3,10 @@
 Words are alike if they occur beside the same words. Counted within a window and weighted by their positive pointwise
 mutual information, max(0, log p(w, c) / (p(w) p(c))), the neighbors of a word are a long vector; the truncated singular
 value decomposition makes it short: U √Σ (Levy and Goldberg 2014, who show that word2vec factorizes such a matrix too).
+
+Vectors of frequent words come out many times longer than others. As embeddings that are also the output projection,
+they would make a model that is sure of wrong words before its first step, so all vectors have a length of 1, as random
+embeddings have on average.
 """
 
 import re
@@ -31,10 +35,7 @@ _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]+|_+")
 
 
 def ppmi_vectors(lines: Iterable[str], dimension: int) -> tuple[list[str], Tensor]:
-    """The words of a text, the most frequent first, and their vectors.  # (words, dimension)
-
-    Their scale is that of token embeddings before training: a norm of 1 on average.
-    """
+    """The words of a text, the most frequent first, and their vectors, of length 1.  # (words, dimension)"""
     sentences = [_WORD.findall(line) for line in lines]
     counts = Counter(word for sentence in sentences for word in sentence)
     words = [word for word, _ in counts.most_common(MAX_WORDS)]
@@ -44,8 +45,7 @@ def ppmi_vectors(lines: Iterable[str], dimension: int) -> tuple[list[str], Tenso
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         u, s, _ = torch.svd_lowrank(matrix, q=min(dimension, len(words)), niter=_ITERATIONS)
-    vectors = u * s.sqrt()  # (words, at most dimension)
-    vectors = vectors / vectors.square().sum(dim=1).mean().sqrt()
+    vectors = torch.nn.functional.normalize(u * s.sqrt(), dim=1)  # (words, at most dimension)
     return words, torch.nn.functional.pad(vectors, (0, dimension - vectors.shape[1]))
 
 
