@@ -51,6 +51,8 @@ TASK_TABLES = {
         "FilterConfig": "Filters: [data.filter]",
         "TextAugmentConfig": "Augmentation of text: [data.augment]",
         "TranslationTokenizerConfig": "Tokenizer of a translation model",
+        "TranslationWordVectorsConfig": "Word vectors: [word_vectors]",
+        "WordVectorsConfig": "A file of word vectors",
         "DecodeConfig": "Decoding: [decode]",
         "LengthPenalty": "Length penalty: [decode.length_penalty]",
         "ScoreConfig": "Scoring: [score]",

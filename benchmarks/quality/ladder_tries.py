@@ -115,11 +115,11 @@ def known_cases(name: str) -> list[dict[str, Any]]:
 def make_tries(ladder: Ladder, grids: Mapping[str, Grid]) -> Ladder:
     """A ladder with a rung for each try, tested on the validation set."""
     recipes = validate(ladder)
-    valid = next(iter(recipes.values()))[0].data.valid
+    valid = next(iter(recipes.values())).recipe.data.valid
     rungs = []
     for name, grid in grids.items():
         rung = ladder.rung(name)
-        own = recipes[name][0].model
+        own = recipes[name].recipe.model
         for number, (lr, dropout) in enumerate(product(*grid)):
             model: dict[str, Any] = {"dropout": dropout}
             if "dropout" not in own:

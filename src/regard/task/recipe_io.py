@@ -35,6 +35,8 @@ _HARMLESS = (
     "train.parallel",
 )
 """Overrides after which a recipe still reaches the scores in its [expect] table."""
+_WITH_PATHS = ("data", "init_from", "word_vectors")
+"""The tables and keys of a recipe that have paths."""
 _MAX_KEYS = 50
 """The most parts that the key of an override may have."""
 
@@ -91,10 +93,28 @@ def read_recipe(
     `train.steps` becomes so small that the warmup does not fit, it is shortened in proportion.
     """
     values, where = _read_values(name)
-    values = {"name": recipe_name(name), **values}
+    if Path(name).is_dir():
+        values = _with_following_schedule(values, overrides)
+    return _read_changed({"name": recipe_name(name), **values}, where, overrides, pairs, data)
+
+
+def read_recipe_file(name: str, overrides: Overrides = ()) -> Recipe:
+    """The recipe in a .toml file, or the one that ships under a name, even if there is a folder of that name here."""
+    if name in _shipped_names():
+        values, where = _with_absolute_paths(_parse(_shipped_text(name), name), Path.cwd()), f"recipe {name}"
+        return _read_changed({"name": name, **values}, where, overrides)
+    return read_recipe(name, overrides)
+
+
+def _read_changed(
+    values: dict[str, Any],
+    where: str,
+    overrides: Overrides,
+    pairs: CorpusConfig | None = None,
+    data: str | Path | None = None,
+) -> Recipe:
+    """A recipe from its plain values, with other settings and other data."""
     changes = _parsed_overrides(overrides)
-    if Path(name).is_dir() and any(key == "train.steps" for key, _ in changes):
-        values = _with_following_schedule(values)
     if pairs is not None:
         if not get_task(task_of(values), where).text_pairs:
             raise UserError(f"{where} is for {task_of(values)}, so it cannot be trained on pairs of sentences.")
@@ -161,7 +181,7 @@ def _with_setting(values: dict[str, Any], key: str, value: Any) -> dict[str, Any
         raise UserError(f"--set {key[:_MAX_KEYS]}…: the key has {len(path):,} parts; no setting is nested that deep.")
     if not all(path):
         raise UserError(f"--set {key}={value}: expected a key and a value, such as train.steps=1000.")
-    if path[0] in ("data", "init_from") and not _table_at(values, path[:-1]).get("dataset"):
+    if path[0] in _WITH_PATHS and not _table_at(values, path[:-1]).get("dataset"):
         value = _absolute(value, path[-1], Path.cwd())
     changed: dict[str, Any] = _replaced(values, path, value, f"{key}={value}")
     return changed
@@ -176,8 +196,11 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _with_following_schedule(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a run, whose recipe has every default filled in, without a schedule's steps that are the run's."""
+def _with_following_schedule(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """The values of a run, whose recipe has every default filled in; if its steps are overridden, without a schedule's
+    steps that are the run's."""
+    if all(key != "train.steps" for key, _ in _parsed_overrides(overrides)):
+        return values
     train = values.get("train")
     schedule = train.get("schedule") if isinstance(train, dict) else None
     if not isinstance(train, dict) or not isinstance(schedule, dict) or schedule.get("steps") != train.get("steps"):
@@ -263,8 +286,11 @@ def _find_text(name: str | Path) -> tuple[str, str, Path]:
         near = difflib.get_close_matches(str(name), names, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "`regard recipes` lists them."
         raise UserError(f"There is no recipe named {str(name)!r}; {hint} The path of a file ends in .toml.")
-    text = (resources.files("regard") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-    return text, f"recipe {name}", Path.cwd()
+    return _shipped_text(str(name)), f"recipe {name}", Path.cwd()
+
+
+def _shipped_text(name: str) -> str:
+    return (resources.files("regard") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _read_text(path: Path) -> str:
@@ -289,9 +315,7 @@ def _shipped_names() -> list[str]:
 
 def _with_absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The values of a recipe, with its paths resolved against a folder."""
-    return {
-        key: _absolute(value, key, folder) if key in ("data", "init_from") else value for key, value in values.items()
-    }
+    return {key: _absolute(value, key, folder) if key in _WITH_PATHS else value for key, value in values.items()}
 
 
 def _absolute(value: Any, key: str, folder: Path) -> Any:

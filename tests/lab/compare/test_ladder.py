@@ -1,13 +1,15 @@
 """Ladders: what is wrong with one is said in a sentence that names the key or the rung."""
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from regard.errors import UserError
-from regard.lab.compare.ladder import Ladder, dotted, list_ladders, read_ladder
+from regard.lab.compare.ladder import BudgetConfig, Ladder, dotted, list_ladders, read_ladder
 from regard.lab.compare.plan import plan_runs, validate
-from tests.lab.tiny import LADDER, write_tiny
+from regard.task.recipe_io import read_recipe
+from tests.lab.tiny import LADDER, RECIPE, write_tiny
 
 
 def changed(folder: Path, old: str, new: str) -> Ladder:
@@ -55,6 +57,73 @@ def test_error_names_the_rung(tmp_path: Path, old: str, new: str, message: str) 
     assert "\n" not in str(error.value)
 
 
+def with_own_recipe(folder: Path, old: str = "", new: str = "") -> Ladder:
+    """The rung "wide" has a recipe of its own: that of the ladder, with a part of its text replaced."""
+    assert old in RECIPE
+    (folder / "wide.toml").write_text(RECIPE.replace(old, new), encoding="utf-8")
+    return changed(folder, "overrides = { model = { width = 32 } }", 'recipe = "wide.toml"')
+
+
+def test_a_rung_has_the_settings_of_its_own_recipe(tmp_path: Path) -> None:
+    ladder = with_own_recipe(tmp_path, "width = 16", "width = 24")
+    small, wide = plan_runs(ladder, [], tmp_path / "data")
+    assert (small.recipe.model["width"], wide.recipe.model["width"]) == (16, 24)
+    assert ladder.recipe_of(wide.rung) == str(tmp_path / "wide.toml")
+
+
+def test_settings_of_the_ladder_hold_for_recipes_of_rungs(tmp_path: Path) -> None:
+    ladder = with_own_recipe(tmp_path, "batch_tokens = 128", "batch_tokens = 64")
+    ladder = ladder.model_copy(update={"overrides": {"train": {"log_every": 5}}})
+    small, wide = plan_runs(ladder, ["train.save_every=2"], tmp_path / "data")
+    assert [run.recipe.train.batch_tokens for run in (small, wide)] == [128, 64]
+    assert {(run.recipe.train.log_every, run.recipe.train.save_every) for run in (small, wide)} == {(5, 2)}
+
+
+def test_budget_of_parameters_has_the_steps_of_the_base(tmp_path: Path) -> None:
+    ladder = with_own_recipe(tmp_path, "steps = 6", "steps = 60")
+    ladder = ladder.model_copy(update={"budget": BudgetConfig(kind="parameters", value=50_000)})
+    assert {run.recipe.train.steps for run in plan_runs(ladder, [], tmp_path / "data")} == {6}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('train = [{ path = "train.tsv" }]', 'train = [{ path = "valid.tsv" }]', "data.train: "),
+        ('valid = { path = "valid.tsv" }', 'valid = { path = "test.tsv" }', "data.valid: "),
+        ('test = { test = { path = "test.tsv" } }', 'test = { test = { path = "valid.tsv" } }', "data.test.test: "),
+        ("[decode]", "[score]\nlowercase = true\n[decode]", "score: "),
+        ('task = "translation"', 'task = "parsing"', "wide.toml is for parsing, and "),
+        ("width = 16", "widht = 16", "model.widht: "),
+    ],
+)
+def test_recipe_of_a_rung_that_cannot_be_compared_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        validate(with_own_recipe(tmp_path, old, new))
+    assert "rung 'wide': " in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_recipe_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rung 'wide': .*other.toml: there is no such recipe"):
+        validate(changed(tmp_path, "overrides = { model = { width = 32 } }", 'recipe = "other.toml"'))
+
+
+def test_a_rung_that_starts_from_another_has_its_recipe(tmp_path: Path) -> None:
+    more = 'label = "Wide & Transformer"\ninit_from = "small"\nrecipe = "recipe.toml"'
+    with pytest.raises(UserError, match=r"rungs.1.recipe: the recipe is that of 'small'"):
+        changed(tmp_path, 'label = "Wide & Transformer"', more)
+
+
+def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `regard train brown-lstm --out brown-lstm`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "brown-lstm").mkdir()
+    (tmp_path / "brown-lstm" / "recipe.toml").write_text("a recipe that cannot be read", encoding="utf-8")
+    lstm = validate(read_ladder("language")[0].only(["lstm"]))["lstm"]
+    assert lstm.recipe.model == read_recipe(Path(str(resources.files("regard"))) / "recipes" / "brown-lstm.toml").model
+
+
 def test_unknown_ladder_suggests_a_known_one() -> None:
     with pytest.raises(UserError, match="did you mean what-attention-buys"):
         read_ladder("what-attention-buy")
@@ -78,8 +147,8 @@ def test_budget_of_parameters_scales_every_rung_to_it(tmp_path: Path) -> None:
     ladder = changed(tmp_path, '{ kind = "steps", value = 6 }', '{ kind = "parameters", value = 50000 }')
     from regard.model import build_meta, count_parameters
 
-    for recipe, _ in validate(ladder).values():
-        assert count_parameters(build_meta(recipe.expected_model_config)) == pytest.approx(50_000, rel=0.1)
+    for rung in validate(ladder).values():
+        assert count_parameters(build_meta(rung.recipe.expected_model_config)) == pytest.approx(50_000, rel=0.1)
 
 
 def test_parts_of_the_data_are_nested(tmp_path: Path) -> None:

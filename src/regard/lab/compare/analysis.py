@@ -39,7 +39,7 @@ METRICS = (
     Metric(
         "bits_per_byte", "bits per byte", False, "nll", "validation loss (nats per token)", ("perplexity", "perplexity")
     ),
-    Metric("f1", "F1", True, "nll", "validation loss", ("recall", "recall")),
+    Metric("f1", "F1", True, "f1", "validation F1", ("exact", "exact match")),
     Metric("accuracy", "accuracy", True, "nll", "validation loss", ("loss", "loss")),
 )
 

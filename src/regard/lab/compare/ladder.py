@@ -1,8 +1,9 @@
 """Ladders: the models that `regard compare` trains, and what all of them have in common.
 
-A comparison is fair only if everything but the model is the same. So a ladder names one base recipe for data,
-tokenizer, training and evaluation, and each of its rungs says only what differs. Rungs are listed in the expected
-order, the simplest first, so that a report can say where the order came out otherwise.
+A comparison is fair only if everything but the model is the same. So a ladder names one base recipe, and each of its
+rungs either says what differs or names a recipe of its own, which must have the data and the metric of the base.
+Settings of the ladder hold for all of them. Rungs are listed in the expected order, the simplest first, so that a
+report can say where the order came out otherwise.
 """
 
 import difflib
@@ -28,7 +29,7 @@ class BudgetConfig(Config):
     kind: BudgetKind
     """steps: optimizer steps. tokens: target tokens to train on. flops: training FLOPs. minutes: time of training on
     this machine, from the speed of the first steps. parameters: the size of the model, by scaling `rungs.scale`; the
-    steps are then those of the recipe."""
+    steps are then those of the base recipe."""
     value: float = Field(gt=0, le=1e30)
     """How much of it."""
     value_of_parts: float | None = Field(default=None, gt=0, le=1e30)
@@ -52,6 +53,24 @@ class PublishedConfig(Config):
     """Who published it, and where."""
 
 
+class RungWordVectorsConfig(Config):
+    """The word vectors that the token embeddings of a rung start from."""
+
+    path: str | None = None
+    """A file of vectors, relative to the ladder's file. If not given, vectors are counted: positive pointwise mutual
+    information within a window of 2 words, and a truncated singular value decomposition (Levy and Goldberg 2014)."""
+    text: tuple[str, ...] = Field(default=(), strict=False)
+    """Text files to count in, relative to the ladder's file. By default the training data of the run, on both sides."""
+    freeze: bool = False
+    """Whether the embeddings stay as they are."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.path is not None and self.text:
+            raise ConfigError("text", "vectors are counted in a text only if there is no path; leave one of them out.")
+        return self
+
+
 class RungConfig(Config):
     """One model of a ladder."""
 
@@ -59,9 +78,15 @@ class RungConfig(Config):
     """A short name, for folders and `--rungs`."""
     label: str
     """The name in tables and charts."""
+    recipe: str | None = None
+    """The recipe of this rung: a name, or a path relative to the ladder's file. By default the ladder's base, or the
+    recipe of the rung in `init_from` or `decodes`. Its task, data and score settings must be those of the base."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings of the recipe that differ, as tables: [rungs.overrides.model] and so on. A [model] with a `kind`
-    replaces that of the base recipe; all other tables are merged into it."""
+    replaces that of the recipe; all other tables are merged into it."""
+    word_vectors: RungWordVectorsConfig | None = None
+    """Word vectors that the token embeddings start from; random ones if not given. `word_vectors = {}` counts them in
+    the training data."""
     init_from: Name | None = None
     """Another rung, listed before, whose trained model this one starts from, on the same data with the same seed. The
     budget is that rung's; `train.steps` in the overrides are the further steps."""
@@ -89,9 +114,9 @@ class Ladder(Config):
     description: str
     """One sentence: the question that the ladder answers."""
     base: str
-    """The recipe that all rungs start from: a name, or a path relative to the ladder's file."""
+    """The recipe of rungs that name no other, and the data of all: a name, or a path relative to the ladder's file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the recipe that differ for all rungs."""
+    """Settings that differ from the recipes of all rungs."""
     rungs: tuple[RungConfig, ...] = Field(strict=False, min_length=1)
     """The models, in the order in which they are expected to do better."""
     budget: BudgetConfig
@@ -110,7 +135,7 @@ class Ladder(Config):
     max_minutes: float | None = Field(default=None, gt=0, le=1e6)
     """A run that takes longer is stopped, and reported as such; no limit if not given."""
     recall: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(default=(1, 2, 4, 8, 16), strict=False)
-    """The distances at which the recall of a planted word is measured; none, to leave it out."""
+    """The distances at which the recall of a planted word is measured; none, to leave it out. Parsers have none."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -131,6 +156,14 @@ class Ladder(Config):
                 raise ConfigError(f"{where}.{key}", f"no rung before this one is named {name!r}.")
             if name is not None and earlier[name].decodes is not None:
                 raise ConfigError(f"{where}.{key}", f"{name!r} trains nothing; name a rung that is trained.")
+        if rung.word_vectors is not None and (rung.init_from or rung.decodes) is not None:
+            problem = f"the embeddings are those of {rung.init_from or rung.decodes!r}; leave this key out."
+            raise ConfigError(f"{where}.word_vectors", problem)
+        if rung.recipe is not None and (rung.init_from or rung.decodes) is not None:
+            problem = (
+                f"the recipe is that of {rung.init_from or rung.decodes!r}, which comes before; leave this key out."
+            )
+            raise ConfigError(f"{where}.recipe", problem)
         if rung.ensemble > 1 and rung.decodes is None:
             problem = f"found {rung.ensemble}, but `decodes` does not say which models decode together."
             raise ConfigError(f"{where}.ensemble", problem)
@@ -144,6 +177,15 @@ class Ladder(Config):
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the rungs are {', '.join(names)}."
         raise UserError(f"{self.name} has no rung {name!r}; {hint}")
+
+    def trained_rungs(self, rung: RungConfig) -> list[RungConfig]:
+        """A rung behind those that it starts from or decodes with, the first of them first."""
+        needed = rung.init_from or rung.decodes
+        return [rung] if needed is None else [*self.trained_rungs(self.rung(needed)), rung]
+
+    def recipe_of(self, rung: RungConfig) -> str:
+        """The name or path of a rung's recipe."""
+        return self.trained_rungs(rung)[0].recipe or self.base
 
     def only(self, names: Sequence[str]) -> "Ladder":
         """The ladder with some of its rungs, and those that they depend on, in its own order."""
@@ -177,9 +219,7 @@ def read_ladder(name: str | Path, overrides: Sequence[str] = ()) -> tuple[Ladder
         else:
             rest.append(override)
     ladder = Ladder.read(_with_floats(values), where)
-    if folder is not None and (ladder.base.endswith(".toml") or "/" in ladder.base):
-        ladder = ladder.model_copy(update={"base": str(folder / ladder.base)})
-    return ladder, rest
+    return ladder if folder is None else _with_absolute_paths(ladder, folder), rest
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -190,6 +230,26 @@ def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         is_table = isinstance(value, Mapping) and value and not (name == "model" and "kind" in value)
         flat |= dotted(value, f"{name}.") if is_table else {name: value}
     return flat
+
+
+def _with_absolute_paths(ladder: Ladder, folder: Path) -> Ladder:
+    """The ladder with the paths of its recipes resolved against a folder."""
+
+    def resolved(recipe: str) -> str:
+        return str(folder / recipe) if recipe.endswith(".toml") or "/" in recipe else recipe
+
+    def resolved_rung(rung: RungConfig) -> RungConfig:
+        vectors = rung.word_vectors
+        if vectors is not None:
+            path = None if vectors.path is None else str(folder / vectors.path)
+            vectors = vectors.model_copy(
+                update={"path": path, "text": tuple(str(folder / each) for each in vectors.text)}
+            )
+        recipe = None if rung.recipe is None else resolved(rung.recipe)
+        return rung.model_copy(update={"recipe": recipe, "word_vectors": vectors})
+
+    rungs = tuple(map(resolved_rung, ladder.rungs))
+    return ladder.model_copy(update={"base": resolved(ladder.base), "rungs": rungs})
 
 
 def _with_floats(values: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from regard.data.text.documents import read_texts
 from regard.errors import UserError
 from regard.lab.compare.complexity import complexity_of, operations_per_layer
 from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.parsing import measure_parsing
 from regard.lab.compare.recall import copy_recall, translation_recall
 from regard.model import read_any_config
 from regard.run import read_metadata
@@ -45,9 +46,13 @@ def measure(recipe: Recipe, folder: Path, ladder: Ladder, device: torch.device) 
     found["tokens_per_second"] = _speed(folder)
     found["complexity"] = _complexity(settings)
     pipeline: Any = open_model(folder, device)
-    text = _of_translation if recipe.task == "translation" else _of_language
-    found |= text(recipe, pipeline, ladder, device)
-    found["decode"] = _decoding(pipeline.model.eval(), found.pop("prompt", None) or [3] * _PROMPT_TOKENS)
+    if recipe.task == "parsing":
+        found |= measure_parsing(recipe, pipeline, ladder)
+    else:
+        text = _of_translation if recipe.task == "translation" else _of_language
+        found |= text(recipe, pipeline, ladder, device)
+    prompt = found.pop("prompt", None) or [3] * _PROMPT_TOKENS
+    found["decode"] = _decoding(pipeline.model.eval(), prompt[:_PROMPT_TOKENS])
     return found
 
 

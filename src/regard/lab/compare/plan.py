@@ -4,21 +4,27 @@ All that can be wrong with a ladder is found here, so that a comparison of hours
 unknown kind of model, a misspelled setting, a budget that a rung cannot meet.
 """
 
+import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from regard.data.text.corpus import Corpus
-from regard.errors import UserError
+from regard.errors import UserError, listed
 from regard.files import write_text
-from regard.lab.compare.ladder import Ladder, RungConfig, dotted
+from regard.interop.word_vectors import word_vector_dimension
+from regard.lab.compare.ladder import Ladder, RungConfig, RungWordVectorsConfig, dotted
+from regard.lab.compare.word_vectors import write_ppmi_vectors
 from regard.model import build_meta, count_embedding_parameters, count_parameters
 from regard.task.base import Recipe
-from regard.task.recipe_io import apply_override, read_recipe
+from regard.task.recipe_io import apply_override, read_recipe_file
+from regard.task.translation.recipe import TranslationRecipe
 
+TASKS = ("translation", "language-modeling", "parsing")
+"""The tasks whose models can be compared."""
 _TOLERANCE = 0.1
 """How far the size of a model may be from a budget of parameters."""
 _STEP = 8
@@ -79,50 +85,159 @@ def plan_runs(ladder: Ladder, overrides: Sequence[str], folder: Path) -> list[Pl
             for rung in ladder.rungs:
                 if rung.ensemble > 1 and (size != 1 or seed > 1 or rung.ensemble > ladder.seeds):
                     continue  # there is one: of all seeds together
-                recipe, changes = recipes[rung.name]
-                changes = {**changes, **_subset(recipe, size, folder), "train.seed": seed}
-                runs.append(PlannedRun(rung, size, seed, read_recipe(ladder.base, changes)))
+                rung_recipe = recipes[rung.name]
+                changes = _subset(rung_recipe.recipe, size, folder) | {"train.seed": seed}
+                if rung.word_vectors is not None:
+                    changes |= _counted_vectors(rung.word_vectors, rung_recipe.read(changes), size, folder)
+                runs.append(PlannedRun(rung, size, seed, rung_recipe.read(changes)))
     return runs
 
 
-def validate(ladder: Ladder, overrides: Sequence[str] = ()) -> dict[str, tuple[Recipe, dict[str, Any]]]:
-    """Check every rung of a ladder; errors name the rung. Gives each one's recipe, and what differs from the base's."""
+@dataclass(frozen=True)
+class RungRecipe:
+    """The recipe of a rung on all data: that of a name or path, with changed settings by their dotted keys."""
+
+    name: str
+    changes: dict[str, Any]
+    recipe: Recipe
+
+    @classmethod
+    def of(cls, name: str, changes: dict[str, Any]) -> Self:
+        return cls(name, changes, read_recipe_file(name, changes))
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """The same with further changes."""
+        return self.of(self.name, {**self.changes, **changes})
+
+    def read(self, changes: Mapping[str, Any]) -> Recipe:
+        """The recipe with further changes."""
+        return read_recipe_file(self.name, {**self.changes, **changes})
+
+
+def validate(ladder: Ladder, overrides: Sequence[str] = ()) -> dict[str, RungRecipe]:
+    """Check every rung of a ladder; errors name the rung. Gives the recipe of each by its name."""
+    shared = {key: value for key, value in _changes(ladder, (), overrides).items() if key.partition(".")[0] != "model"}
+    try:
+        base = _with_one_test_set(RungRecipe.of(ladder.base, shared), ladder.test)
+    except UserError as error:
+        raise UserError(f"{ladder.name}: base: {error}") from None
+    if base.recipe.task not in TASKS:
+        raise UserError(
+            f"{ladder.name}: base: {base.name} is for {base.recipe.task}; models are compared in {listed(TASKS)}."
+        )
     recipes = {}
     for rung in ladder.rungs:
         try:
-            recipes[rung.name] = _rung_recipe(ladder, rung, overrides)
+            recipes[rung.name] = _rung_recipe(ladder, rung, overrides, base)
         except UserError as error:
             raise UserError(f"{ladder.name}: rung {rung.name!r}: {error}") from None
     return recipes
 
 
-def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe of a rung on all data, and what changes the base recipe into it."""
-    trained = [rung]  # an override of a rung that this one starts from holds here too
-    while (name := trained[0].init_from or trained[0].decodes) is not None:
-        trained.insert(0, ladder.rung(name))
+def _rung_recipe(ladder: Ladder, rung: RungConfig, overrides: Sequence[str], base: RungRecipe) -> RungRecipe:
+    trained = ladder.trained_rungs(rung)  # an override of a rung that this one starts from holds here too
+    found = RungRecipe.of(ladder.recipe_of(rung), _changes(ladder, trained, overrides))
+    found = _with_one_test_set(found, ladder.test)
+    if ladder.budget.kind == "steps" and rung.init_from is None:
+        found = found.changed({"train.steps": max(1, round(ladder.budget.value))})
+    elif ladder.budget.kind == "parameters" and rung.init_from is None:
+        found = found.changed({"train.steps": base.recipe.train.steps})
+    _check_same_data(found, base)
+    if rung.decodes is not None and base.recipe.task != "translation":
+        raise UserError(
+            f"decodes: only translations can be decoded in another way, and {base.name} is for {base.recipe.task}; "
+            "leave this rung out."
+        )
+    if rung.word_vectors is not None:
+        found = found.changed(_vectors_of(rung.word_vectors, rung.word_vectors.path or "counted.txt", found.recipe))
+    if ladder.budget.kind == "parameters":
+        found = found.changed(_scaled(ladder, trained[0], found))
+    if rung.word_vectors is not None and rung.word_vectors.path is not None:
+        _check_dimension(rung.word_vectors.path, found.recipe)
+    return found
+
+
+def _changes(ladder: Ladder, rungs: Sequence[RungConfig], overrides: Sequence[str]) -> dict[str, Any]:
+    """The overrides of the ladder, of some of its rungs, and of the command line, by their dotted keys."""
     changes = dotted(ladder.overrides)
-    for each in trained:
+    for each in rungs:
         changes |= dotted(each.overrides)
     if isinstance(changes.get("model"), dict):  # settings of another model would not be known to this one
         changes = {key: value for key, value in changes.items() if not key.startswith("model.")}
         changes = {"model": changes.pop("model"), **changes}
     for override in overrides:
         changes |= _parsed(override)
-    if ladder.budget.kind == "steps" and rung.init_from is None:
-        changes["train.steps"] = max(1, round(ladder.budget.value))
-    recipe = read_recipe(ladder.base, changes)
-    known = recipe.test_sources()
-    if ladder.test not in known:
-        raise UserError(f"test: the recipe {ladder.base} has no test set {ladder.test!r}; it has {', '.join(known)}.")
-    if len(known) > 1:  # the report has no use for the others
-        changes = {key: value for key, value in changes.items() if not key.startswith("data.test.")}
-        changes["data.test"] = {ladder.test: known[ladder.test].plain()}
-        recipe = read_recipe(ladder.base, changes)
-    if ladder.budget.kind == "parameters":
-        changes |= _scaled(ladder, trained[0], recipe, changes)
-        recipe = read_recipe(ladder.base, changes)
-    return recipe, changes
+    return changes
+
+
+def _with_one_test_set(found: RungRecipe, test: str) -> RungRecipe:
+    """The recipe without the test sets that the report has no use for."""
+    known = found.recipe.test_sources()
+    if test not in known:
+        raise UserError(f"test: the recipe {found.name} has no test set {test!r}; it has {', '.join(known)}.")
+    if len(known) == 1:
+        return found
+    changes = {key: value for key, value in found.changes.items() if not key.startswith("data.test.")}
+    return RungRecipe.of(found.name, {**changes, "data.test": {test: known[test].plain()}})
+
+
+def _check_same_data(found: RungRecipe, base: RungRecipe) -> None:
+    """Refuse a rung whose scores could not be compared with those of the base recipe."""
+    ours, theirs = found.recipe, base.recipe
+    if ours.task != theirs.task:
+        raise UserError(
+            f"recipe: {found.name} is for {ours.task}, and {base.name} (base) for {theirs.task}; name a recipe for "
+            f"{theirs.task}."
+        )
+    for part in sorted({*ours.data_sources(), *theirs.data_sources()}):
+        if ours.data_sources().get(part) != theirs.data_sources().get(part):
+            key = f"data.{part}" if part in ("train", "valid") else f"data.test.{part}"
+            raise UserError(
+                f"{key}: {found.name} has other data than {base.name} (base), so the two cannot be compared; use the "
+                "same data, or make this key an override of the ladder."
+            )
+    if getattr(ours, "score", None) != getattr(theirs, "score", None):
+        raise UserError(
+            f"score: {found.name} scores its outputs in another way than {base.name} (base), so the two cannot be "
+            "compared; use the same settings, or make this table an override of the ladder."
+        )
+
+
+def _vectors_of(config: RungWordVectorsConfig, path: str, recipe: Recipe) -> dict[str, Any]:
+    """The settings that start the embeddings of all sides from a file of word vectors."""
+    if recipe.task == "parsing":
+        raise UserError("word_vectors: a parser cannot start from them; leave this key out.")
+    vectors = {"path": str(Path(path).absolute()), "freeze": config.freeze}
+    if recipe.task == "language-modeling":
+        return {"word_vectors": vectors}
+    own_source = isinstance(recipe, TranslationRecipe) and not recipe.tokenizer.shared
+    return {"word_vectors": {"target": vectors, **({"source": vectors} if own_source else {})}}
+
+
+def _check_dimension(path: str, recipe: Recipe) -> None:
+    width, dimension = _embedding_width(recipe), word_vector_dimension(path)
+    if width != dimension:
+        raise UserError(
+            f"word_vectors: {path} has vectors of {dimension} numbers, but the model's embeddings have {width}; set "
+            "model.width, or use other vectors."
+        )
+
+
+def _embedding_width(recipe: Recipe) -> int:
+    model: Any = build_meta(recipe.expected_model_config)
+    width: int = model.embed_tokens.weight.shape[1]
+    return width
+
+
+def _counted_vectors(config: RungWordVectorsConfig, recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
+    """The same for vectors that are counted, which are written into `folder`."""
+    if config.path is not None:
+        return {}
+    width = _embedding_width(recipe)
+    texts = hashlib.sha256(json.dumps(config.text).encode()).hexdigest()[:8] if config.text else size_name(size)
+    path = folder / f"vectors-{texts}-{width}.txt"
+    write_ppmi_vectors(recipe, config.text, width, path)
+    return _vectors_of(config, str(path), recipe)
 
 
 def _parsed(override: str) -> dict[str, Any]:
@@ -134,16 +249,16 @@ def _parsed(override: str) -> dict[str, Any]:
     return {key: values}
 
 
-def _scaled(ladder: Ladder, rung: RungConfig, recipe: Recipe, changes: dict[str, Any]) -> dict[str, Any]:
+def _scaled(ladder: Ladder, rung: RungConfig, found: RungRecipe) -> dict[str, Any]:
     """The settings that bring a rung to the budget of parameters."""
     if not rung.scale:
         return {}
-    budget, sizes = ladder.budget.value, {key: _setting(recipe, key) for key in rung.scale}
+    budget, sizes = ladder.budget.value, {key: _setting(found.recipe, key) for key in rung.scale}
     tried: dict[int, dict[str, Any]] = {}
     smallest: tuple[int, int] | None = None
     for candidate in _candidates(sizes):
         try:
-            config = read_recipe(ladder.base, changes | candidate).expected_model_config
+            config = found.read(candidate).expected_model_config
         except UserError:  # a width that heads do not divide, for example
             continue
         model = build_meta(config)
@@ -192,7 +307,7 @@ def _shown(settings: dict[str, Any]) -> str:
 def _subset(recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
     """The settings that train on a part of the data. Smaller parts are contained in larger ones.
 
-    A text is cut at its end; sentence pairs are sampled and written into a file.
+    A text is cut at its end; sentence pairs and trees are sampled and written into a file.
     """
     if size == 1:
         return {}
@@ -200,15 +315,23 @@ def _subset(recipe: Recipe, size: float, folder: Path) -> dict[str, Any]:
     if recipe.task == "language-modeling":
         ranges = [source.plain() | {"end": source.begin + (source.end - source.begin) * size} for source in train]
         return {"data.train": [{key: value for key, value in each.items() if value is not None} for each in ranges]}
-    if recipe.task != "translation":
-        raise UserError(f"sizes: parts of the data of {recipe.task} cannot be made; leave this key out.")
     if any(source.weight != 1 for source in train):
         raise UserError("sizes: the sources of data.train have weights, so parts of them cannot be compared.")
-    path = (folder / f"train-{size_name(size)}.jsonl").absolute()
+    suffix = "jsonl" if recipe.task == "translation" else "mrg"
+    path = (folder / f"train-{size_name(size)}.{suffix}").absolute()
     if not path.is_file():
-        pairs = list(Corpus("train", train).read())
-        random.Random(1).shuffle(pairs)
-        lines = (json.dumps(pair._asdict(), ensure_ascii=False) for pair in pairs[: max(1, round(len(pairs) * size))])
+        lines = list(_lines(recipe))
+        random.Random(1).shuffle(lines)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "".join(f"{line}\n" for line in lines))
+        write_text(path, "".join(f"{line}\n" for line in lines[: max(1, round(len(lines) * size))]))
     return {"data.train": [{"path": str(path)}]}
+
+
+def _lines(recipe: Recipe) -> Iterator[str]:
+    """The training data, one sentence pair or tree per line."""
+    if recipe.task == "translation":
+        for pair in Corpus("train", recipe.data.train).read():
+            yield json.dumps(pair._asdict(), ensure_ascii=False)
+    else:
+        for source in recipe.data.train:
+            yield from map(str, source.trees())

@@ -160,8 +160,8 @@ def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
         scores: dict[Any, list[float]] = {}
         for result in one.results:
             for row in result.get("by_length") or ():
-                if row["bleu"] is not None:
-                    scores.setdefault((row["from"], row["to"]), []).append(row["bleu"])
+                if row[metric.key] is not None:
+                    scores.setdefault((row["from"], row["to"]), []).append(row[metric.key])
         means = {bucket: sum(values) / len(values) for bucket, values in scores.items()}
         points = tuple(
             (float(low if high is None else (low + high) / 2), means[low, high])
@@ -171,10 +171,11 @@ def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
         series.append(Series(one.rung.label, points, one.number))
         rows.append((one.rung.label, *(_shown(means.get(bucket)) for bucket in order)))
     header = ("model", *(f"{_range(low, high)} words ({buckets[low, high]})" for low, high in order))
-    chart = line_chart("BLEU against sentence length", "words of the source", "BLEU", series)
+    name = metric.name
+    chart = line_chart(f"{name} against sentence length", "words of the source", name, series)
     note = "Sentences by the length of their source, with their number in parentheses; too few of them give no score."
     return Section(
-        "Score against sentence length", (note,), chart=chart, table=Table("BLEU by length", header, tuple(rows))
+        "Score against sentence length", (note,), chart=chart, table=Table(f"{name} by length", header, tuple(rows))
     )
 
 
@@ -266,16 +267,19 @@ def _samples(ladder: Ladder, full: Sequence[Summary]) -> Section:
 
 def _setup(ladder: Ladder, results: Sequence[Result]) -> Section:
     devices = sorted({str(result["device"]) for result in results if result.get("device")})
-    rows = [(rung.label, rung.reference or "–", rung.note or "–") for rung in ladder.rungs]
+    rows = [
+        (rung.label, recipe_name(ladder.recipe_of(rung)), rung.reference or "–", rung.note or "–")
+        for rung in ladder.rungs
+    ]
     paragraph = (
-        f"All models start from the recipe {recipe_name(ladder.base)}: the same data, tokenizer, search and "
-        "metric. Each has a "
+        f"All models have the data and the metric of the recipe {recipe_name(ladder.base)}, and the same trainer and "
+        "search. Each has a "
         f"budget of {number(ladder.budget.value)} {ladder.budget.kind}. Seeds: {ladder.seeds} on all data, "
         f"{ladder.seeds_of_parts} on parts of it. Device: {', '.join(devices) or ladder.device}. Runs side by side: "
         f"{ladder.parallel}. Models are "
         "listed in the order in which they are expected to do better."
     )
-    return Section("Setup", (paragraph,), table=Table("Models", ("model", "reference", "note"), tuple(rows)))
+    return Section("Setup", (paragraph,), table=Table("Models", ("model", "recipe", "reference", "note"), tuple(rows)))
 
 
 def _published(each: Any) -> str:

@@ -14,6 +14,7 @@ from regard.run import LoadedModel
 from regard.score import PerplexityScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
+from regard.task.word_vectors import WordVectorsConfig, check_word_vectors
 
 ONE_LENGTH = "all rows have data.context_length tokens, so all batches have the same shape"
 _DEFAULT_CONTEXT_LENGTH, _MAX_CONTEXT_LENGTH = 1024, 2048
@@ -64,6 +65,8 @@ class LanguageModelingRecipe(Recipe):
     """The settings of a language model; its vocabulary and special tokens come from the tokenizer. With `init_from`,
     omitted settings are those of that model."""
 
+    word_vectors: WordVectorsConfig | None = None
+
     usage_example: ClassVar[str] = 'Write with it: `regard generate THIS-FOLDER "Once upon a time"`'
     prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", HELD_OUT)
     held_out_file: ClassVar[str] = HELD_OUT
@@ -78,6 +81,12 @@ class LanguageModelingRecipe(Recipe):
     @model_validator(mode="after")
     def _a_row_fits_the_batch(self) -> Self:
         check_row_fits(self.train.batch_tokens, self.data.context_length)
+        return self
+
+    @model_validator(mode="after")
+    def _model_can_start_from_word_vectors(self) -> Self:
+        if self.word_vectors is not None:
+            check_word_vectors(self.expected_model_config, {"text": self.word_vectors}, self.init_from)
         return self
 
     @property

@@ -32,6 +32,7 @@ from regard.task.text_batches import (
     training_and_evaluation_texts,
     training_batches,
 )
+from regard.task.word_vectors import check_dimensions, start_from_word_vectors
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.estimation import Estimated
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss
@@ -78,6 +79,8 @@ class LanguageModelingTask:
     def prepare(cls, recipe: LanguageModelingRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
         """Train or load the tokenizer, tokenize the texts, and build the model with its initial weights."""
         data = recipe.data
+        vectors = {} if recipe.word_vectors is None else {"text": recipe.word_vectors}
+        process_group.rank0_first(lambda: check_dimensions(recipe.expected_model_config, vectors, folder))
         training, sources = process_group.rank0_first(lambda: training_and_evaluation_texts(recipe, folder, log))
         tokenizer, pretrained = process_group.rank0_first(lambda: _tokenizer_and_model(recipe, training, folder, log))
         fingerprints = {"train": " ".join(map(text_fingerprint, data.train))}
@@ -89,6 +92,7 @@ class LanguageModelingTask:
         torch.manual_seed(recipe.train.seed)
         model = recipe.make_model_config(tokenizer.vocab_size).build() if pretrained is None else pretrained.train()
         assert isinstance(model, CausalLM)
+        process_group.rank0_first(lambda: start_from_word_vectors(model, vectors, {"text": tokenizer}, folder, log))
         return cls(recipe, tokenizer, train, texts, fingerprints, model, process_group)
 
     @classmethod

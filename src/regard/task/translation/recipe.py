@@ -20,6 +20,7 @@ from regard.score import TranslationScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
 from regard.task.recipe_io import read_recipe
+from regard.task.word_vectors import TranslationWordVectorsConfig, check_word_vectors
 
 _EXPECTED_LENGTH = 25
 """Tokens of a sentence, before the data has been read."""
@@ -82,6 +83,7 @@ class TranslationRecipe(Recipe):
     lowercase_capitals: bool = False
     """Translate a sentence in capitals in lower case, except for its first letter, and write its translation in
     capitals again. The languages are those of `data.augment`."""
+    word_vectors: TranslationWordVectorsConfig | None = None
     decode: DecodeConfig = DecodeConfig()
     score: ScoreConfig = ScoreConfig()
 
@@ -109,6 +111,12 @@ class TranslationRecipe(Recipe):
                 "they extend the vocabulary of the model in init_from, and there is none; raise vocab_size instead."
             )
             raise ConfigError("tokenizer.new_tokens", problem)
+        return self
+
+    @model_validator(mode="after")
+    def _model_can_start_from_word_vectors(self) -> Self:
+        if self.word_vectors is not None:
+            check_word_vectors(self.expected_model_config, self.word_vectors.tables(), self.init_from)
         return self
 
     def make_model_config(self, vocab_size: int, source_vocab_size: int | None = None) -> GenerativeConfig:

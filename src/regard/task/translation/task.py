@@ -22,6 +22,7 @@ from regard.task.translation.pipeline import LineTranslator, Translator
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import TranslationRecipe
+from regard.task.word_vectors import check_dimensions, start_from_word_vectors
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.task import Evaluation, LogFn, Score
 
@@ -88,11 +89,16 @@ class TranslationTask(Seq2SeqTask):
 
 def _data_and_model(recipe: TranslationRecipe, folder: Path, log: LogFn) -> tuple[PreparedPairs, Seq2SeqModel]:
     if recipe.init_from is None:
+        vectors = {} if recipe.word_vectors is None else recipe.word_vectors.tables()
+        check_dimensions(recipe.expected_model_config, vectors, folder)
         prepared = prepare_pairs(recipe, folder, log, None)
         shared = prepared.source is prepared.target
         sizes = (prepared.target.vocab_size, None if shared else prepared.source.vocab_size)
         torch.manual_seed(recipe.train.seed)
-        return prepared, recipe.make_model_config(*sizes).build()
+        model = recipe.make_model_config(*sizes).build()
+        tokenizers = {"source": prepared.source, "target": prepared.target}
+        start_from_word_vectors(model, vectors, tokenizers, folder, log)
+        return prepared, model
     config, pretrained = recipe.initial_model_config, Translator.load(recipe.init_from)
     target = pretrained.target_tokenizer
     # The source tokenizer of a language model makes prompts; its training pairs are tokenized as plain text.
