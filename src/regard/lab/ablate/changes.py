@@ -145,7 +145,23 @@ def big(settings: Settings) -> Change:
     own = {key: value for key, value in dropout_keys(settings).items() if key.count(".") == 2}
     overrides |= {key: max(0.3, value) for key, value in own.items()}
     notes = [_lr_note(overrides), "The paper trained it three times as long as the base model; here it is as long."]
-    return Change(overrides, "big", notes)
+    size = overrides["model.width"]
+    heads, hidden = (
+        next(value for key, value in overrides.items() if key.endswith(end)) for end in (".heads", ".hidden")
+    )
+    shown = f"d_model = {size}, d_ff = {hidden}, h = {heads}, P_drop = {max(overrides[key] for key in own):g}"
+    return Change(overrides, shown, notes)
+
+
+def base_setting(settings: Settings) -> str:
+    """The recipe's own settings in the paper's symbols; those of the decoder, where the stacks differ."""
+    stack, smoothing = settings.model["decoder"], settings.values["train"]["loss"]["label_smoothing"]
+    parts = [f"N = {stack['layers']}", f"d_model = {settings.width}"]
+    if (hidden := stack["feed_forward"].get("hidden")) is not None:
+        parts.append(f"d_ff = {hidden}")
+    if stack["attention"]["kind"] == "multi_head":
+        parts += [f"h = {stack['attention']['heads']}", f"d_k = {_head_sizes(settings, stack['attention'])[0]}"]
+    return ", ".join([*parts, f"P_drop = {max(dropout_keys(settings).values()):g}", f"ε_ls = {smoothing:g}"])
 
 
 def _times(size: int, factor: Factor, what: str) -> int:

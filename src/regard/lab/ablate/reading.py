@@ -89,9 +89,11 @@ def _by_verdict(findings: Sequence[Finding]) -> list[str]:
 
 
 def _difference(finding: Finding) -> str:
-    expected = "no difference" if finding.direction == "same" else finding.direction
     other = "" if finding.against == BASE else f" against {finding.against}"
-    return f"{MEASURES[finding.measure].name} {finding.difference}{other} (expected: {expected})"
+    shown = f"{MEASURES[finding.measure].name} {finding.difference}{other}"
+    if finding.verdict is not Verdict.fails:
+        return shown
+    return f"{shown} (expected: {'no difference' if finding.direction == 'same' else finding.direction})"
 
 
 def _steps(sweep: Sweep, rows: Sequence[Row]) -> list[str]:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.lab.ablate.analysis import MEASURES, Row, findings_of, read_rows, target_loss
+from regard.lab.ablate.changes import base_setting
 from regard.lab.ablate.measured_charts import gradients, learning_curves, lengths, over_fitting
 from regard.lab.ablate.plan import Sweep
 from regard.lab.ablate.reading import reading
+from regard.lab.ablate.settings import Settings
 from regard.lab.ablate.variations import BASE, GROUPS, PAPER_BASE, PaperRow
 from regard.lab.charts import number
 from regard.lab.report import Section, Table, write_report
@@ -53,7 +55,7 @@ def _table_3(sweep: Sweep, rows: Sequence[Row]) -> Section:
         paper = PAPER_BASE if variation is None else variation.paper
         name = BASE if variation is None else f"({variation.group}) {variation.name}"
         verdict = "–" if variation is None else _verdict(row, rows)
-        lines.append((name, row.setting, *_numbers(sweep, row, second[0]), *_paper(paper), verdict))
+        lines.append((name, _setting(sweep, row), *_numbers(sweep, row, second[0]), *_paper(paper), verdict))
     note = (
         f"{_where(sweep, rows)} The paper's numbers are those of its Table 3: English to German, newstest2013, without "
         "checkpoint averaging. They compare with each other, not with ours: what can be compared is the direction."
@@ -74,9 +76,14 @@ def _claims(sweep: Sweep, rows: Sequence[Row]) -> Section:
         variation = row.plan.variation
         claim = "–" if variation is None else variation.claim
         verdict = "–" if variation is None else _verdict(row, rows)
-        lines.append((row.name, row.setting, *_numbers(sweep, row, second[0]), claim, verdict))
+        lines.append((row.name, _setting(sweep, row), *_numbers(sweep, row, second[0]), claim, verdict))
     header = ("variation", "setting", "PPL", second[1], "parameters", "claim", "the claimed direction")
     return Section("Other claims", (_where(sweep, rows),), table=Table("Other claims", header, tuple(lines)))
+
+
+def _setting(sweep: Sweep, row: Row) -> str:
+    """What a row changes, or what the base has."""
+    return row.setting if row.name != BASE else base_setting(Settings(sweep.recipe.resolved()))
 
 
 def _verdict(row: Row, rows: Sequence[Row]) -> str:
