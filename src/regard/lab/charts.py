@@ -127,6 +127,8 @@ class _Axis:
         if low == high:
             low, high = (low - 1, high + 1) if low else (0.0, 1.0)
         step = _round_step((high - low) / 5)
+        if all(value == int(value) for value in values):  # counts, such as layers, have no ticks between them
+            step = max(step, 1.0)
         self.low, self.high = math.floor(low / step) * step, math.ceil(high / step) * step
         count = round((self.high - self.low) / step)
         self.ticks = [self.low + step * index for index in range(count + 1)]

@@ -106,7 +106,7 @@ def _style() -> str:
         f"@media(prefers-color-scheme:dark){{:root{{--bg:#16181b;--fg:#e8e8e8;--soft:#a8a8a8;--line:#3a3d42;{variables(_DARK)}}}}}"
         "body{background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif;margin:0}"
         "main{max-width:76rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{line-height:1.2}h2{margin-top:2.5rem}"
-        "p,ul{max-width:60rem}td:nth-child(n+7):last-child{min-width:15rem}"
+        "p,ul{max-width:60rem}td:nth-child(n+7):last-child{min-width:15rem}tbody th{min-width:8rem}"
         "figure{margin:1rem 0}svg{width:100%;max-width:46rem;height:auto;font:12px system-ui,sans-serif}"
         "svg text{fill:var(--fg)}svg .label{fill:var(--soft)}.grid{stroke:var(--line);stroke-width:1}"
         ".leader{stroke:var(--line)}.error{stroke:var(--fg);stroke-width:1.5}.wide{overflow-x:auto}"

@@ -87,7 +87,8 @@ def test_verdicts_need_a_difference_beyond_the_spread() -> None:
     assert judge("same", Sample((11.0, 11.2, 10.8)), base, 0.1) is Verdict.fails
     assert judge("same", Sample((11.0, 11.2, 10.8)), base, 2.0) is Verdict.holds
     assert judge("higher", Sample((10.1, 10.3, 9.9)), base, 0.01) is Verdict.unknown
-    assert judge("same", Sample((10.1, 10.3, 9.9)), base, 0.01) is Verdict.holds
+    assert judge("same", Sample((10.1, 10.3, 9.9)), base, 0.01) is Verdict.unknown
+    assert judge("same", Sample((10.1, 10.3, 9.9)), base, 0.2) is Verdict.holds
     # t = 0.4 / (0.2 · √(2/3)) = 2.45 is below the quantile for 4 degrees of freedom, 2.78; 0.5 is above it: 3.06
     assert judge("higher", Sample((10.4, 10.6, 10.2)), base, 0.01) is Verdict.unknown
     assert judge("higher", Sample((10.5, 10.7, 10.3)), base, 0.01) is Verdict.holds
@@ -97,7 +98,8 @@ def test_with_one_seed_only_large_differences_count() -> None:
     assert judge("higher", Sample((10.3,)), Sample((10.0,)), 0.1) is Verdict.holds
     assert judge("higher", Sample((10.1,)), Sample((10.0,)), 0.1) is Verdict.unknown
     assert judge("lower", Sample((10.3,)), Sample((10.0,)), 0.1) is Verdict.fails
-    assert judge("same", Sample((10.1,)), Sample((10.0,)), 0.1) is Verdict.holds
+    assert judge("same", Sample((10.1,)), Sample((10.0,)), 0.11) is Verdict.holds
+    assert judge("same", Sample((10.15,)), Sample((10.0,)), 0.1) is Verdict.unknown
     assert judge("same", Sample((10.3,)), Sample((10.0,)), 0.1) is Verdict.fails
     assert judge("higher", Sample((10.3, 10.5)), Sample((10.0,)), 0.5) is Verdict.unknown
 
@@ -128,7 +130,7 @@ def test_reading_says_what_holds_what_does_not_and_what_could_not_be_told(tmp_pa
     assert "The base has PPL 5.01 ± 0.01, BLEU 30.10 ± 0.14; 9 of 14 runs are done." in text
     assert "heads-1 (h = 1, d_k = 16): PPL +1.00, BLEU −1.00" in text
     assert "Directions that do not hold here: heads-quadruple (h = 8, d_k = 2): PPL −1.00 (expected: higher)" in text
-    assert "Too close to tell: heads-quadruple (h = 8, d_k = 2): BLEU −0.05" in text
+    assert "Too close to tell: heads-quadruple: BLEU." in text
     assert f"Steps to a validation loss of {math.log(7):.3f}: pre-norm (base) 83 ± 0, post-norm 100 ± 0." in text
     verdicts = {str(one) for row in rows if row.name == "smoothing-0" for one in findings_of(row, rows)}
     assert verdicts == {"PPL: holds (−0.51)", "BLEU: holds (−2.10)"}  # one seed: a large difference only

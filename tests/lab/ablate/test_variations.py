@@ -6,6 +6,7 @@ import pytest
 
 from regard.config import ConfigError
 from regard.errors import UserError
+from regard.lab.ablate.changes import base_setting
 from regard.lab.ablate.settings import NotApplicableError, Settings
 from regard.lab.ablate.variations import (
     FAMILIES,
@@ -138,6 +139,11 @@ def test_variations_of_other_recipes_are_valid_or_do_not_apply(recipe: str) -> N
             pytest.fail(f"{variation.name}: {error}")
         applied += 1
     assert applied >= len(VARIATIONS) - 4
+
+
+def test_settings_of_the_base_are_the_papers() -> None:
+    shown = base_setting(Settings(read_recipe("transformer-base").resolved()))
+    assert shown == PAPER_BASE.setting.replace("d_k = d_v", "d_k")
 
 
 def test_norm_position_is_changed_back_for_a_model_with_post_norm() -> None:

@@ -1,8 +1,8 @@
 """What a sweep says: numbers over the seeds, and whether each claim's direction holds.
 
-A difference counts if Student's t-test over the seeds finds it at the 5 % level. With one seed nothing is known about
-the spread, so only a difference of twice a margin counts, such as 2 % of perplexity or 1 BLEU, and the report says so.
-"No difference" holds if none is found, or if it is within the margin.
+A difference counts if Student's t-test over the seeds finds it at the 5% level. With one seed nothing is known about
+the spread, so only a difference of twice a margin counts, such as 2% of perplexity or 1 BLEU, and the report says so.
+"No difference" holds if it is within the margin, and fails if it is beyond and counts.
 """
 
 import json
@@ -20,7 +20,7 @@ from regard.lab.ablate.variations import BASE
 Result = Mapping[str, Any]
 
 _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""The two-sided 5 % quantile of Student's t distribution for 1, 2, … degrees of freedom."""
+"""The two-sided 5% quantile of Student's t distribution for 1, 2, … degrees of freedom."""
 _T_MANY = 2.0
 _MAX_NLL = 99.0
 """The exponential of a larger loss is shown as that of this one."""
@@ -210,10 +210,12 @@ def judge(direction: Direction, here: Sample, base: Sample, margin: float) -> Ve
     else:
         error = math.sqrt(here.std**2 / len(here.values) + base.std**2 / len(base.values))
         changed = abs(difference) > error * (_T_95[count - 3] if count - 3 < len(_T_95) else _T_MANY)
-    if direction == "same":
-        return Verdict.fails if changed and abs(difference) > margin else Verdict.holds
+    if direction == "same" and abs(difference) <= margin:
+        return Verdict.holds
     if not changed:
         return Verdict.unknown
+    if direction == "same":
+        return Verdict.fails
     return Verdict.holds if (difference > 0) == (direction == "higher") else Verdict.fails
 
 

@@ -59,13 +59,14 @@ def _summary(sweep: Sweep, rows: Sequence[Row]) -> str:
 def _rule(findings: Iterable[Finding]) -> str:
     if any(finding.here.std is None or finding.base.std is None for finding in findings):
         return (
-            "There is one seed, so nothing is known about the spread. Only differences of more than 2 % of perplexity, "
-            "1 BLEU, 10 % of steps or 0.02 nats per token count; with several seeds (--seeds 3) Student's t-test "
-            "decides."
+            "There is one seed, so nothing is known about the spread. Only differences of more than 2% of perplexity, "
+            "1 BLEU, 10% of steps or 0.02 nats per token count, and half as much is no difference. With several seeds "
+            "(--seeds 3) Student's t-test decides."
         )
     return (
-        "A difference counts if Student's t-test over the seeds finds it at the 5 % level. Among so many rows, one in "
-        "twenty without any true difference is expected to show one."
+        "A difference counts if Student's t-test over the seeds finds it at the 5% level; one of less than 1% of "
+        "perplexity, 0.5 BLEU, 5% of steps or 0.01 nats per token is none. Of twenty changes without an effect, one is "
+        "expected to show one."
     )
 
 
@@ -82,7 +83,8 @@ def _by_verdict(findings: Sequence[Finding]) -> list[str]:
         for _, group in groupby(chosen, key=lambda finding: finding.row.name):
             same = list(group)
             numbers = ", ".join(_difference(finding) for finding in same)
-            shown.append(f"{same[0].row.name} ({same[0].row.setting}): {numbers}")
+            setting = "" if verdict is Verdict.unknown else f" ({same[0].row.setting})"
+            shown.append(f"{same[0].row.name}{setting}: {numbers}")
         if shown:
             lines.append(f"{title}: {'; '.join(shown)}.")
     return lines
@@ -90,8 +92,10 @@ def _by_verdict(findings: Sequence[Finding]) -> list[str]:
 
 def _difference(finding: Finding) -> str:
     other = "" if finding.against == BASE else f" against {finding.against}"
+    if finding.verdict is Verdict.unknown:
+        return MEASURES[finding.measure].name
     shown = f"{MEASURES[finding.measure].name} {finding.difference}{other}"
-    if finding.verdict is not Verdict.fails:
+    if finding.verdict is Verdict.holds:
         return shown
     return f"{shown} (expected: {'no difference' if finding.direction == 'same' else finding.direction})"
 

@@ -14,6 +14,7 @@ from regard.lab.charts import number
 from regard.lab.report import Section, Table, write_report
 
 _TABLE_3 = ("A", "B", "C", "D", "E", "big")
+_SPREAD = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
 
 def write_ablation(sweep: Sweep) -> tuple[Path, Path]:
@@ -83,13 +84,20 @@ def _claims(sweep: Sweep, rows: Sequence[Row]) -> Section:
 
 def _setting(sweep: Sweep, row: Row) -> str:
     """What a row changes, or what the base has."""
-    return row.setting if row.name != BASE else base_setting(Settings(sweep.recipe.resolved()))
+    shown = row.setting if row.name != BASE else base_setting(Settings(sweep.recipe.resolved()))
+    return _unbroken(shown)
+
+
+def _unbroken(setting: str) -> str:
+    """With no line break beside an equals sign."""
+    return setting.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
 
 
 def _verdict(row: Row, rows: Sequence[Row]) -> str:
     if not row.results:
         return "did not finish (see below)" if row.failures else "not done yet"
-    return "; ".join(map(str, findings_of(row, rows))) or "–"
+    found = (str(finding).replace(" (", "\N{NO-BREAK SPACE}(") for finding in findings_of(row, rows))
+    return "; ".join(found) or "–"
 
 
 def _numbers(sweep: Sweep, row: Row, second: str) -> tuple[str, str, str]:
@@ -101,14 +109,14 @@ def _numbers(sweep: Sweep, row: Row, second: str) -> tuple[str, str, str]:
     if row.results and len(row.results) < sweep.seeds:
         shown[0] += f" ({len(row.results)} of {sweep.seeds} seeds)"
     parameters = number(row.results[0]["parameters"]) if row.results else "–"
-    return shown[0], shown[1], parameters
+    return shown[0].replace(" ± ", _SPREAD), shown[1].replace(" ± ", _SPREAD), parameters
 
 
 def _paper(paper: PaperRow | None) -> tuple[str, str, str, str]:
     if paper is None:
         return "–", "–", "–", "–"
     parameters = "" if paper.parameters is None else f"{paper.parameters} M"
-    return paper.setting, f"{paper.ppl:.2f}", f"{paper.bleu:.1f}", parameters
+    return _unbroken(paper.setting), f"{paper.ppl:.2f}", f"{paper.bleu:.1f}", parameters
 
 
 def _second_measure(rows: Sequence[Row]) -> tuple[str, str]:
