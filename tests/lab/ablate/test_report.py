@@ -198,4 +198,4 @@ def test_html_refers_to_nothing_outside_and_is_well_formed(tmp_path: Path) -> No
     report = markdown.read_text(encoding="utf-8")
     assert "encoder: base 0, post-norm 0, no residual 0; decoder: base 2, post-norm 2, no residual 2." in report
     assert "| P_drop = 0 (base) | 1.359 | 1.609 | 0.250 |" in report
-    assert "| none | 1.000 | 20.00 | 1.000 | 20.00 | 0.000 | PPL: could not be told (+0.00) |" in report
+    assert "| none | 1.000 | 20.00 | 1.000 | 20.00 | 0.000 | 6.00 | PPL: could not be told (+0.00) |" in report

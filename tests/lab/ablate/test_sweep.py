@@ -165,7 +165,8 @@ def test_runs_are_processes_of_their_own(tmp_path: Path) -> None:
     planned = plan_sweep(recipe, [], select_variations(["smoothing-0"]), tmp_path / "out")
     lines: list[str] = []
     sweep.run_sweep(planned, device="cpu", parallel=2, log=lines.append)
-    assert sorted(line.split(": ")[1] for line in lines) == ["base-s1", "smoothing-0-s1"]
+    ended = [line.split(": ")[1] for line in lines if " of 2: " in line]
+    assert sorted(ended) == ["base-s1", "smoothing-0-s1"]
     for key in ("base-s1", "smoothing-0-s1"):
         metrics = (tmp_path / "out" / "runs" / key / "metrics.jsonl").read_text().splitlines()
         last = [json.loads(line)["valid/nll"] for line in metrics if "valid/nll" in line][-1]

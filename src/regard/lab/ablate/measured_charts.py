@@ -94,14 +94,17 @@ def lengths(rows: Sequence[Row]) -> Section:
                 loss = Sample(tuple(one["nll"] for one in found))
                 bars.append((f"{name}: {part}", loss.mean, loss.std or 0.0, color))
             cells += [_shown([one["nll"] for one in found], 3), _shown([one[score] for one in found], 2)]
-        extra = row.sample("long")
+        extra, ppl = row.sample("long"), row.sample("ppl")
         verdict = "; ".join(map(str, findings_of(row, rows))) or "–"
-        lines.append((name, *cells, "–" if extra is None else extra.shown(3), verdict))
+        shown = ("–" if extra is None else extra.shown(3), "–" if ppl is None else ppl.shown(2))
+        lines.append((name, *cells, *shown, verdict))
     parts = tested[0].results[0]["lengths"]
     label = MEASURES[score].name
-    header = ("positions", "loss, short", f"{label}, short", "loss, long", f"{label}, long", "extra loss", "verdict")
+    parts_header = ("loss, short", f"{label}, short", "loss, long", f"{label}, long")
+    header = ("positions", *parts_header, "extra loss", "PPL", "verdict")
     note = (
-        f"{_how_long(parts)} Losses are nats per token; the extra loss is that on long ones minus that on short ones."
+        f"{_how_long(parts)} Losses are nats per token; the extra loss is that on long ones minus that on short ones, "
+        "and PPL is on the whole validation set."
     )
     chart = bar_chart("Loss on short and on long sequences", "nats per token, lower is better", bars)
     table = Table("Trained on short sequences, tested on longer ones", header, tuple(lines))

@@ -49,7 +49,7 @@ def _table_3(sweep: Sweep, rows: Sequence[Row]) -> Section:
         return Section("")
     second = _second_measure(rows)
     ours = ("variation", "setting", "PPL", second[1], "parameters")
-    header = (*ours, "paper: setting", "paper: PPL", "paper: BLEU", "paper: parameters", "the paper's direction")
+    header = (*ours, "paper: setting", "paper: PPL", "paper: BLEU", "paper: size", "the paper's direction")
     lines = []
     for row in chosen:
         variation = row.plan.variation
