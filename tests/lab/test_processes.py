@@ -1,5 +1,6 @@
 """Processes side by side: order, limits and interruption."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,8 +37,9 @@ def test_a_command_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path:
     assert ended["quick"].problem() is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_what_runs_is_reported_and_stopped_when_the_caller_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "_INTERVAL", 0.0)
     seen: list[Running] = []
@@ -48,7 +50,7 @@ def test_what_runs_is_reported_and_stopped_when_the_caller_is_interrupted(
         (one,) = running
         seen[:] = running
         if "ready" in one.log.read_text(encoding="utf-8"):
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
 
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

@@ -15,6 +15,7 @@ import regard
 from regard.cli.app import App
 from regard.cli.command_groups import GroupedCommands
 from regard.cli.commands import (
+    ablate,
     average,
     cache,
     classify,
@@ -57,6 +58,7 @@ app.command("settings")(settings.settings)
 app.command("average")(average.average)
 app.command("cost")(cost.cost)
 app.command("compare")(compare.compare)
+app.command("ablate")(ablate.ablate)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("generate")(generate.generate)

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 GROUPS = {
-    "Train": ("train", "recipes", "recipe", "settings", "cost", "compare", "average"),
+    "Train": ("train", "recipes", "recipe", "settings", "cost", "compare", "ablate", "average"),
     "Use a model": ("translate", "generate", "fill", "classify", "tag", "parse", "score", "shortlist"),
     "Look inside": ("look",),
     "Files": ("data", "cache", "import", "export"),

@@ -7,7 +7,7 @@ table with the same numbers.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from regard.lab.markup import escape
 
@@ -31,26 +31,35 @@ class Series:
 
 
 def line_chart(
-    title: str, x_label: str, y_label: str, series: Sequence[Series], *, log_x: bool = False, zero: bool = False
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Sequence[Series],
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    zero: bool = False,
 ) -> str:
-    """Lines with markers, labeled at their ends; nothing if there are no points."""
-    series = [one for one in series if one.points]
-    xs = [x for one in series for x, _ in one.points if not log_x or x > 0]
+    """Lines with markers, labeled at their ends; nothing if there are no points. A logarithmic axis has none at 0."""
+    shown = [
+        replace(one, points=tuple((x, y) for x, y in one.points if (x > 0 or not log_x) and (y > 0 or not log_y)))
+        for one in series
+    ]
+    series = [one for one in shown if one.points]
+    xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     if not xs:
         return ""
-    x_axis, y_axis = _Axis(xs, log=log_x), _Axis([*ys, 0.0] if zero else ys)
+    x_axis, y_axis = _Axis(xs, log=log_x), _Axis([*ys, 0.0] if zero else ys, log=log_y)
     parts = [_frame(x_axis, y_axis, x_label, y_label)]
     ends = []
     for one in series:
-        places = [(_x(x_axis, x), _y(y_axis, y)) for x, y in one.points if not log_x or x > 0]
-        if not places:
-            continue
+        places = [(_x(x_axis, x), _y(y_axis, y)) for x, y in one.points]
         style = f'class="s{one.color % COLORS}" stroke-dasharray="{_DASHES[one.color // COLORS % len(_DASHES)]}"'
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         if len(places) > 1:
             parts.append(f'<polyline {style} points="{path}"/>')
-        for (x, y), (real_x, real_y) in zip(places, one.points, strict=False):
+        for (x, y), (real_x, real_y) in zip(places, one.points, strict=True):
             tip = escape(f"{one.name}: {number(real_y)} at {number(real_x)}")
             parts.append(
                 f'<circle class="m{one.color % COLORS}" cx="{x:.1f}" cy="{y:.1f}" r="{_MARKER}">'
@@ -118,6 +127,8 @@ class _Axis:
         if low == high:
             low, high = (low - 1, high + 1) if low else (0.0, 1.0)
         step = _round_step((high - low) / 5)
+        if all(value == int(value) for value in values):  # counts, such as layers, have no ticks between them
+            step = max(step, 1.0)
         self.low, self.high = math.floor(low / step) * step, math.ceil(high / step) * step
         count = round((self.high - self.low) / step)
         self.ticks = [self.low + step * index for index in range(count + 1)]
@@ -127,7 +138,7 @@ class _Axis:
         return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
 
     def _log_ticks(self) -> list[float]:
-        decades = range(math.floor(self.low), math.ceil(self.high) + 1)
+        decades = range(math.floor(self.low), math.ceil(self.high) + 1, max(1, round((self.high - self.low) / 8)))
         multiples: tuple[int, ...] = (1,) if self.high - self.low > 3 else (1, 2, 5)
         ticks = [factor * 10.0**decade for decade in decades for factor in multiples]
         return [tick for tick in ticks if self.low <= math.log10(tick) <= self.high] or [

@@ -4,11 +4,13 @@ A run that diverges, is killed or runs out of memory ends its own process and no
 interrupted, runs in progress are asked to save a checkpoint before they end.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,7 +80,8 @@ def run_processes(
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // side_by_side))
     waiting, active, reported = list(commands), list[Running](), time.monotonic()
     logs.mkdir(parents=True, exist_ok=True)
-    try:
+    with _interrupted_by_sigterm(), contextlib.ExitStack() as stack:
+        stack.callback(_stop, active)
         while waiting or active:
             unfinished = {*waiting, *(one.key for one in active)}
             ready = [key for key in waiting if unfinished.isdisjoint((needs or {}).get(key, ()))]
@@ -97,13 +100,24 @@ def run_processes(
             if active and time.monotonic() - reported > _INTERVAL:
                 on_interval(active)
                 reported = time.monotonic()
-    finally:
-        _stop(active)
 
 
 def minutes(seconds: float) -> str:
     """A duration for people."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt the caller as Ctrl-C does: otherwise its processes would go on without it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start(key: str, command: list[str], log: Path, threads: str) -> Running:

@@ -1,75 +1,15 @@
-"""Changes of a recipe, each as a function from its settings to overrides.
+"""The changes of Table 3, each as a function from a recipe's settings to overrides.
 
-The paper's Table 3 varies the base model by factors: a quarter of the key width, twice the hidden width. The same
-factors apply to any other recipe, so a change is relative to the recipe's own sizes. A recipe that a change does not
-apply to is refused with `NotApplicableError`, a sentence that the report repeats.
+The paper varies the base model by factors: a quarter of the key width, twice the hidden width. The same factors apply
+to any other recipe, so a change is relative to the recipe's own sizes. A recipe that a change does not apply to is
+refused with `NotApplicableError`, a sentence that the report repeats.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-Factor = int | Fraction
-STACKS = ("encoder", "decoder")
-
-
-class NotApplicableError(Exception):
-    """This recipe has nothing that the variation could change; the message is the end of "skipped, because …"."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a recipe, with every default filled in."""
-
-    values: Mapping[str, Any]
-    short_words: int | None = None
-    """The words of a short sentence: training on at most so many leaves sentences twice as long to test on."""
-
-    @property
-    def model(self) -> Mapping[str, Any]:
-        return self.values["model"]  # type: ignore[no-any-return]
-
-    @property
-    def width(self) -> int:
-        return int(self.model["width"])
-
-    @property
-    def is_translation(self) -> bool:
-        return bool(self.values["task"] == "translation")
-
-    def stacks(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The name of each stack of layers, as part of a key, and its settings."""
-        return ((f"model.{name}", self.model[name]) for name in STACKS if name in self.model)
-
-    def attention(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The key of each stack's attention, and its settings; multi-head attention only."""
-        for key, stack in self.stacks():
-            if stack["attention"]["kind"] != "multi_head":
-                raise NotApplicableError(f"{key}.attention is of kind {stack['attention']['kind']!r}, not multi_head")
-            yield f"{key}.attention", stack["attention"]
-
-    def max_positions(self) -> int:
-        """The number of positions that a model with learned ones needs."""
-        data = self.values["data"]
-        if not self.is_translation:
-            return int(data["context_length"])
-        # Both sides have their end token within max_length; a language model reads them as one sequence.
-        return int(data["max_length"]) * (1 if "encoder" in self.model else 2) + 2
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a variation changes in a recipe."""
-
-    overrides: dict[str, Any]
-    setting: str
-    """The changed setting as the table shows it, such as "h = 2, d_k = 128"."""
-    notes: list[str] = field(default_factory=list)
-    """What else had to change, or differs from the paper: sentences."""
-
-
-ChangeFunction = Callable[[Settings], Change]
+from regard.lab.ablate.settings import Change, ChangeFunction, Direction, Factor, NotApplicableError, Settings
 
 
 def heads(factor: Factor | None) -> ChangeFunction:
@@ -156,12 +96,14 @@ def dropout(factor: int, without_any: float) -> ChangeFunction:
     sublayers."""
 
     def change(settings: Settings) -> Change:
-        own = _dropout_keys(settings)
+        own = dropout_keys(settings)
         if not any(own.values()):
             if not factor:
                 raise NotApplicableError("the recipe has no dropout")
             keys = [key for key in own if key.count(".") == 2]
-            return Change(dict.fromkeys(keys, without_any), f"P_drop = {without_any:g}")
+            notes = ["The recipe has no dropout, so this adds some, and is expected to help."]
+            better: dict[str, Direction] = {"ppl": "lower", "bleu": "higher", "gap": "lower"}
+            return Change(dict.fromkeys(keys, without_any), f"P_drop = {without_any:g}", notes, better)
         overrides: dict[str, Any] = {key: round(value * factor, 6) for key, value in own.items()}
         if max(overrides.values()) >= 1:
             raise NotApplicableError(f"{factor} times a dropout of {max(own.values()):g} is no probability")
@@ -188,7 +130,7 @@ def learned_positions(settings: Settings) -> Change:
     if kind == "learned":
         raise NotApplicableError("the recipe's positions are learned already")
     notes = [] if kind == "sinusoidal" else [f"The recipe's own positions are {kind}, not sinusoidal as in the paper."]
-    return Change({"model.position": _position(settings, "learned")}, "learned positions", notes)
+    return Change({"model.position": settings.position("learned")}, "learned positions", notes)
 
 
 def big(settings: Settings) -> Change:
@@ -200,98 +142,26 @@ def big(settings: Settings) -> Change:
             overrides.pop(f"{key}.{name}", None)
         if attention["kv_heads"] is not None:
             overrides[f"{key}.kv_heads"] = 2 * attention["kv_heads"]
-    own = {key: value for key, value in _dropout_keys(settings).items() if key.count(".") == 2}
+    own = {key: value for key, value in dropout_keys(settings).items() if key.count(".") == 2}
     overrides |= {key: max(0.3, value) for key, value in own.items()}
     notes = [_lr_note(overrides), "The paper trained it three times as long as the base model; here it is as long."]
-    return Change(overrides, "big", notes)
+    size = overrides["model.width"]
+    heads, hidden = (
+        next(value for key, value in overrides.items() if key.endswith(end)) for end in (".heads", ".hidden")
+    )
+    shown = f"d_model = {size}, d_ff = {hidden}, h = {heads}, P_drop = {max(overrides[key] for key in own):g}"
+    return Change(overrides, shown, notes)
 
 
-def other_norm_position(settings: Settings) -> Change:
-    """Post-norm for a recipe with pre-norm, and the other way round."""
-    current = {stack["norm_position"] for _, stack in settings.stacks()}
-    if len(current) > 1:
-        raise NotApplicableError("the encoder and the decoder have different norm positions")
-    other = "post" if current == {"pre"} else "pre"
-    if other == "post" and not all(stack["residual"] for _, stack in settings.stacks()):
-        raise NotApplicableError("post-norm normalizes the residual sum, and the recipe has no residual connections")
-    return Change({f"{key}.norm_position": other for key, _ in settings.stacks()}, f"{other}-norm")
-
-
-def no_residual(settings: Settings) -> Change:
-    if not any(stack["residual"] for _, stack in settings.stacks()):
-        raise NotApplicableError("the recipe has no residual connections")
-    overrides: dict[str, Any] = {f"{key}.residual": False for key, _ in settings.stacks()}
-    posts = [f"{key}.norm_position" for key, stack in settings.stacks() if stack["norm_position"] == "post"]
-    notes = ["Without a residual sum there is no post-norm, so norms come first."] if posts else []
-    return Change(overrides | dict.fromkeys(posts, "pre"), "no residual", notes)
-
-
-def no_scaling(settings: Settings) -> Change:
-    keys = {f"{key}.similarity": attention["similarity"] for key, attention in settings.attention()}
-    if set(keys.values()) != {"scaled"}:
-        raise NotApplicableError("its attention is not scaled dot-product attention")
-    return Change(dict.fromkeys(keys, "dot"), "no 1/√d_k")
-
-
-def no_feed_forward(settings: Settings) -> Change:
-    if all(stack["feed_forward"]["kind"] == "none" for _, stack in settings.stacks()):
-        raise NotApplicableError("the recipe has no feed-forward networks")
-    if any(stack.get("dense_prefix") is not None for _, stack in settings.stacks()):
-        raise NotApplicableError("its first layers have a feed-forward of their own (dense_prefix)")
-    return Change({f"{key}.feed_forward": {"kind": "none"} for key, _ in settings.stacks()}, "no feed-forward")
-
-
-def no_output_projection(settings: Settings) -> Change:
-    keys = {f"{key}.output_projection": attention["output_projection"] for key, attention in settings.attention()}
-    if not all(keys.values()):
-        raise NotApplicableError("the recipe has no output projection")
-    return Change(dict.fromkeys(keys, False), "no W^O")
-
-
-def other_combination(settings: Settings) -> Change:
-    """Concatenated positions for a recipe that adds them, and the other way round."""
-    position = settings.model["position"]
-    if "combine" not in position:
-        raise NotApplicableError(f"{position['kind']} positions are not combined with embeddings")
-    rest = {key: value for key, value in position.items() if key not in ("combine", "features") and value is not None}
-    if position["combine"] == "concatenate":
-        return Change({"model.position": rest}, "positions added")
-    features = max(2, settings.width // 4)
-    combined = rest | {"combine": "concatenate", "features": features}
-    return Change({"model.position": combined}, f"positions concatenated ({features} of {settings.width} features)")
-
-
-def other_cross_kv(settings: Settings) -> Change:
-    if "cross_kv" not in settings.model:
-        raise NotApplicableError("a language model has no cross-attention")
-    other = "shared" if settings.model["cross_kv"] == "per_layer" else "per_layer"
-    shown = {"shared": "one K, V for all layers", "per_layer": "K, V per layer"}
-    return Change({"model.cross_kv": other}, f"cross-attention: {shown[other]}")
-
-
-def short_training(kind: str) -> ChangeFunction:
-    """A scheme of positions, trained on short sentences (translation) or half of the context (language modeling)."""
-
-    def change(settings: Settings) -> Change:
-        own = settings.model["position"]
-        position = dict(own) if own["kind"] == kind else _position(settings, kind)
-        overrides: dict[str, Any] = {
-            "model.position": {key: value for key, value in position.items() if value is not None}
-        }
-        if not settings.is_translation:
-            length = settings.values["data"]["context_length"] // 2
-            if not length or settings.values["data"]["packing"] == "packed":
-                raise NotApplicableError("its rows are whole documents, which cannot be cut in half")
-            return Change(overrides | {"data.context_length": length}, f"{kind}, context of {length}")
-        if settings.short_words is None:
-            raise NotApplicableError("its training data has too few sentences to tell short from long")
-        return Change(overrides | {"data.filter.max_words": settings.short_words}, kind)
-
-    return change
-
-
-def _position(settings: Settings, kind: str) -> dict[str, Any]:
-    return {"kind": kind} | ({"max_length": settings.max_positions()} if kind == "learned" else {})
+def base_setting(settings: Settings) -> str:
+    """The recipe's own settings in the paper's symbols; those of the decoder, where the stacks differ."""
+    stack, smoothing = settings.model["decoder"], settings.values["train"]["loss"]["label_smoothing"]
+    parts = [f"N = {stack['layers']}", f"d_model = {settings.width}"]
+    if (hidden := stack["feed_forward"].get("hidden")) is not None:
+        parts.append(f"d_ff = {hidden}")
+    if stack["attention"]["kind"] == "multi_head":
+        parts += [f"h = {stack['attention']['heads']}", f"d_k = {_head_sizes(settings, stack['attention'])[0]}"]
+    return ", ".join([*parts, f"P_drop = {max(dropout_keys(settings).values()):g}", f"ε_ls = {smoothing:g}"])
 
 
 def _times(size: int, factor: Factor, what: str) -> int:
@@ -335,7 +205,7 @@ def _with_hidden(settings: Settings, factor: Factor) -> dict[str, Any]:
     return overrides
 
 
-def _dropout_keys(settings: Settings) -> dict[str, float]:
+def dropout_keys(settings: Settings) -> dict[str, float]:
     """Every dropout probability of the model."""
     found = {"model.embedding.dropout": settings.model["embedding"]["dropout"]}
     for key, stack in settings.stacks():

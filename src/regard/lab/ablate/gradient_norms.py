@@ -5,17 +5,14 @@ multiplied by the Jacobian of each layer on the way (He et al. 2016), and with d
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.model import Model, read_config
 from regard.model.stack import Stack
-from regard.progress import phase
-from regard.run import load_model
-from regard.task.recipe_io import read_recipe
-from regard.train.distributed.process_group import SINGLE_PROCESS
+from regard.train.task import Task
 
 Norms = dict[str, list[float]]
 """By the name of the stack: the norm of each layer's gradient, from the first layer to the last."""
@@ -35,23 +32,21 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor]) -> Norms:
     return {name: [_norm([grads[one] for one in layer]) for layer in each] for name, each in layers.items()}
 
 
-def run_gradient_norms(folder: Path, device: torch.device | str = "cpu") -> dict[str, Norms]:
-    """The gradient norms of a run, on a batch of its validation data: "untrained" with its initial weights and, if it
-    has finished, "trained" with its final ones."""
-    recipe = read_recipe(folder)
-    with phase("Measuring gradients"):
-        task = recipe.build_task(folder, lambda message: None, SINGLE_PROCESS)
-        batch: Any = next(iter(task.validation_batches()), None) or next(iter(task.batches.epochs()))
-        model, batch = task.model.to(device), batch.to(device)
+def task_gradient_norms(task: Task[Any], model: nn.Module, device: torch.device | str = "cpu") -> Norms:
+    """The gradient norms of a model on the first validation batch of a task, or its first training batch."""
+    batch: Any = next(iter(task.validation_batches()), None) or next(iter(task.batches.epochs()))
+    model, batch = model.to(device), batch.to(device)
+    return gradient_norms(model, lambda: task.nll(model, batch).mean)
 
-        def loss() -> Tensor:
-            return task.nll(model, batch).mean
 
-        norms = {"untrained": gradient_norms(model, loss)}
-        if (folder / "run.json").is_file():
-            model.load_state_dict(load_model(folder).model.state_dict())
-            norms["trained"] = gradient_norms(model, loss)
-        return norms
+def deeper_model(model: Model, layers: int, seed: int) -> Model:
+    """An untrained model with so many layers in every stack, and otherwise the same settings."""
+    values = model.config.plain()
+    for name, child in model.named_children():
+        if isinstance(child, Stack):
+            values[name] = values[name] | {"layers": layers}
+    torch.manual_seed(seed)
+    return read_config(values).build()
 
 
 def _norm(grads: list[Tensor | None]) -> float:

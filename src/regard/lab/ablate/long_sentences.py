@@ -6,7 +6,6 @@ tested on the same text in windows of that length and of twice that length, wher
 the longer context, and one that does not loses.
 """
 
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -19,6 +18,7 @@ from regard.data.text.corpus import Corpus
 from regard.data.text.pairs import Pair
 from regard.errors import UserError
 from regard.run import load_model
+from regard.score import score_translations
 from regard.task.auto import open_model
 from regard.task.base import Recipe
 from regard.task.recipe_io import read_recipe
@@ -45,7 +45,7 @@ def short_words(recipe: Recipe) -> int | None:
     return median if median and longer >= _FEWEST_PAIRS else None
 
 
-def scores_by_length(folder: Path, device: torch.device | str = "cpu") -> dict[str, dict[str, float]]:
+def short_and_long_scores(folder: Path, device: torch.device | str = "cpu") -> dict[str, dict[str, Any]]:
     """The scores of a finished run on sequences as short as in training ("short") and up to twice as long ("long")."""
     recipe = read_recipe(folder)
     if recipe.task == "translation":
@@ -53,7 +53,7 @@ def scores_by_length(folder: Path, device: torch.device | str = "cpu") -> dict[s
     return _of_language(recipe, folder, device)
 
 
-def _of_translation(recipe: Any, folder: Path, device: torch.device | str) -> dict[str, dict[str, float]]:
+def _of_translation(recipe: Any, folder: Path, device: torch.device | str) -> dict[str, dict[str, Any]]:
     limit = recipe.data.filter.max_words
     if limit is None:
         raise UserError(f"{folder} was trained on sentences of all lengths: data.filter.max_words is not set.")
@@ -66,13 +66,13 @@ def _of_translation(recipe: Any, folder: Path, device: torch.device | str) -> di
     return {name: _score_pairs(recipe, translator, part) for name, part in parts.items() if len(part) >= _FEWEST_PAIRS}
 
 
-def _score_pairs(recipe: Any, translator: Any, pairs: Sequence[Pair]) -> dict[str, float]:
+def _score_pairs(recipe: Any, translator: Any, pairs: Sequence[Pair]) -> dict[str, Any]:
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     logprobs = translator.score(sources, targets)
-    tokens = sum(map(len, logprobs))
-    score = translator._line_translator(len(pairs)).score_pairs(pairs, translator.decode, recipe.score)
-    ppl = math.exp(min(700.0, -sum(map(sum, logprobs)) / max(1, tokens)))
-    return {"ppl": ppl, "bleu": score.bleu, "pairs": len(pairs)}
+    nll = -sum(map(sum, logprobs)) / max(1, sum(map(len, logprobs)))
+    outputs = [best.text for best, *_ in translator.translate_sentences(sources, translator.decode.only_best())]
+    score = score_translations(outputs, targets, **recipe.score.plain())
+    return {"nll": nll, "bleu": score.bleu, "pairs": len(pairs)}
 
 
 def _test_pairs(recipe: Any, folder: Path) -> Iterator[Pair]:
@@ -84,7 +84,7 @@ def _test_pairs(recipe: Any, folder: Path) -> Iterator[Pair]:
         yield from Corpus("held-out", (held_out,)).read()
 
 
-def _of_language(recipe: Any, folder: Path, device: torch.device | str) -> dict[str, dict[str, float]]:
+def _of_language(recipe: Any, folder: Path, device: torch.device | str) -> dict[str, dict[str, Any]]:
     loaded = load_model(folder)
     loaded.model.to(device).float()
     data, found = recipe.data, {}
@@ -95,7 +95,7 @@ def _of_language(recipe: Any, folder: Path, device: torch.device | str) -> dict[
         changed = recipe.model_copy(update={"data": data.model_copy(update={"context_length": length})})
         task: Any = get_task(recipe.task).task_class().for_testing(changed, loaded, SINGLE_PROCESS)
         score: Any = next(iter(task.test(lambda message: None).values()))
-        found[name] = {"ppl": score.perplexity, "bits_per_byte": score.bits_per_byte, "context": length}
+        found[name] = {"nll": score.loss, "bits_per_byte": score.bits_per_byte, "context": length}
     return found
 
 

@@ -1,22 +1,21 @@
 """The variations of `regard ablate`, as data: what is changed, which claim that tests, and what the paper measured.
 
-Groups A to E and "big" are Table 3 of Vaswani et al. 2017, whose numbers are on newstest2013 (English to German, PPL
-per BPE token, BLEU with checkpoint averaging). Group F are other claims about the Transformer; group L trains each
-scheme of positions on short sentences and tests it on longer ones.
+Groups A to E and "big" are Table 3 of Vaswani et al. 2017, whose numbers are on newstest2013 (English to German,
+perplexity per BPE token, BLEU by beam search without checkpoint averaging). Group F are other claims about the
+Transformer; group L trains each scheme of positions on short sentences and tests it on longer ones.
 """
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
 
 from regard.errors import UserError
-from regard.lab.ablate import changes
-from regard.lab.ablate.changes import ChangeFunction
+from regard.lab.ablate import changes, design_changes
+from regard.lab.ablate.settings import ChangeFunction, Direction
 
-Direction = Literal["higher", "lower", "same"]
-"""Where a number goes against the base; "same": no difference."""
+BASE = "base"
+"""The name of the recipe that is varied, as it is."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,16 @@ class Variation:
     """Where the claim expects perplexity to go; None if it does not say."""
     bleu: Direction | None = None
     paper: PaperRow | None = None
+    others: Mapping[str, Direction] = field(default_factory=dict)
+    """Where it expects other measures to go (`analysis.MEASURES`)."""
+    against: str = BASE
+    """The run that it is compared with."""
+
+    @property
+    def expects(self) -> dict[str, Direction]:
+        """Where the claim expects each measure to go."""
+        own = {"ppl": self.ppl, "bleu": self.bleu, **self.others}
+        return {measure: direction for measure, direction in own.items() if direction is not None}
 
 
 PAPER_BASE = PaperRow(
@@ -61,22 +70,33 @@ GROUPS = {
     "F": "Other claims",
     "L": "Trained on short sentences, tested on longer ones",
 }
-POSITION_SCHEMES = ("sinusoidal", "learned", "rotary", "none", "index", "binary")
-"""The schemes that a decoder can use; normalized positions need the length of the whole sequence."""
-
 _HALF, _QUARTER = Fraction(1, 2), Fraction(1, 4)
 _ONE_HEAD = "A single head averages what several heads keep apart, so it is worse."
 _MANY_HEADS = "Quality drops off with too many heads, whose keys become narrow."
 _BIGGER = "Bigger models are better."
 _NARROW_KEYS = "Narrower keys hurt: compatibility is not easy to determine."
-_SCHEMES = {
-    "sinusoidal": "Sinusoids may allow the model to extrapolate to sequences longer than those of training.",
-    "learned": "Learned positions beyond those of training have never been trained, so long sentences suffer.",
-    "rotary": "Rotary positions depend on distances only, which long sentences share with short ones.",
-    "none": "Without positions a translation model sees the source as a bag of words.",
-    "index": "The plain index grows without bound and swamps the embedding.",
-    "binary": "The bits of the index are bounded, but neighbors may differ in all of them.",
-}
+_SHORT = "short-"
+_SCHEMES: dict[str, tuple[str, dict[str, Direction], str]] = {
+    "sinusoidal": (
+        "Sinusoids may allow the model to extrapolate to sequences longer than those of training.",
+        {"long": "lower"}, "learned",
+    ),
+    "learned": (
+        "Learned positions beyond those of training have never been trained, so long sentences suffer.",
+        {"long": "higher"}, "sinusoidal",
+    ),
+    "rotary": (
+        "Rotary positions depend on distances only, many of which long sentences share with short ones.",
+        {"long": "lower"}, "learned",
+    ),
+    "none": ("Without positions the encoder sees a bag of words.", {"ppl": "higher"}, "sinusoidal"),
+    "index": ("The plain index grows without bound and swamps the embedding.", {"ppl": "higher"}, "sinusoidal"),
+    "binary": (
+        "The bits of the index are bounded, but neighbors may differ in all of them.", {"ppl": "higher"}, "sinusoidal",
+    ),
+}  # fmt: skip
+"""The schemes that a decoder can use (normalized positions need the length of the whole sequence): the claim about
+each, what it expects on long sentences or of perplexity, and the scheme to compare with."""
 
 
 def _rows() -> list[Variation]:
@@ -135,11 +155,11 @@ def _rows() -> list[Variation]:
         ),
         Variation(
             "dropout-0", "D", "dropout", changes.dropout(0, 0.0), "Dropout is very helpful against over-fitting.",
-            "higher", "lower", PaperRow("P_drop = 0.0", 5.77, 24.6),
+            "higher", "lower", PaperRow("P_drop = 0.0", 5.77, 24.6), {"gap": "higher"},
         ),
         Variation(
             "dropout-double", "D", "dropout", changes.dropout(2, 0.2), "Twice the dropout is slightly worse.",
-            "higher", "lower", PaperRow("P_drop = 0.2", 4.95, 25.5),
+            "higher", "lower", PaperRow("P_drop = 0.2", 4.95, 25.5), {"gap": "lower"},
         ),
         Variation(
             "smoothing-0", "D", "smoothing", changes.label_smoothing(0.0),
@@ -161,43 +181,54 @@ def _rows() -> list[Variation]:
             PaperRow("N = 6, d_model = 1024, d_ff = 4096, h = 16, P_drop = 0.3, 300K steps", 4.33, 26.4, 213),
         ),
         Variation(
-            "norm", "F", "norm", changes.other_norm_position,
+            "norm", "F", "norm", design_changes.other_norm_position,
             "Pre-norm reaches a given loss in fewer steps than post-norm (Xiong et al. 2020).",
         ),
         Variation(
-            "no-residual", "F", "residual", changes.no_residual,
+            "no-residual", "F", "residual", design_changes.no_residual,
             "Without residual connections gradients do not reach the first layers, and deep stacks do not train.",
             "higher", "lower",
         ),
         Variation(
-            "no-scaling", "F", "scaling", changes.no_scaling,
+            "no-scaling", "F", "scaling", design_changes.no_scaling,
             "Without 1/√d_k the softmax saturates, so gradients become small (§3.2.1).", "higher", "lower",
         ),
         Variation(
-            "no-feed-forward", "F", "feed-forward", changes.no_feed_forward,
+            "no-feed-forward", "F", "feed-forward", design_changes.no_feed_forward,
             "Attention alone only averages values, so the feed-forward network is needed.", "higher", "lower",
         ),
         Variation(
-            "no-output-projection", "F", "output-projection", changes.no_output_projection,
+            "no-output-projection", "F", "output-projection", design_changes.no_output_projection,
             "W^O lets heads exchange what they found; without it, the model is worse.", "higher", "lower",
         ),
         Variation(
-            "combination", "F", "combination", changes.other_combination,
+            "combination", "F", "combination", design_changes.other_combination,
             "Added positions do as well as concatenated ones, which take features from the embedding.", "same", "same",
         ),
         Variation(
-            "cross-kv", "F", "cross-kv", changes.other_cross_kv,
+            "cross-kv", "F", "cross-kv", design_changes.other_cross_kv,
             "Keys and values of the source can be projected once for all decoder layers, at little loss.",
             "same", "same",
         ),
     ]  # fmt: skip
 
 
-VARIATIONS: tuple[Variation, ...] = (
-    *_rows(),
-    *(Variation(f"short-{kind}", "L", "lengths", changes.short_training(kind), _SCHEMES[kind])
-      for kind in POSITION_SCHEMES),
-)  # fmt: skip
+def _length_rows() -> list[Variation]:
+    return [
+        Variation(
+            f"{_SHORT}{kind}",
+            "L",
+            "lengths",
+            design_changes.short_training(kind),
+            claim,
+            others=expects,
+            against=f"{_SHORT}{other}",
+        )
+        for kind, (claim, expects, other) in _SCHEMES.items()
+    ]
+
+
+VARIATIONS: tuple[Variation, ...] = (*_rows(), *_length_rows())
 FAMILIES = tuple(dict.fromkeys(one.family for one in VARIATIONS))
 
 
@@ -214,3 +245,15 @@ def select_variations(only: Sequence[str] | None) -> list[Variation]:
     if not only:
         raise UserError(f"--only: name some of {', '.join(FAMILIES)}.")
     return [one for one in VARIATIONS if one.family in only or one.name in only]
+
+
+def describe_variations() -> str:
+    """All variations by group, with what is claimed about each; in parentheses the family, if it has another name."""
+    lines = []
+    for group, title in GROUPS.items():
+        lines.append(f"{title}{f' ({group})' if len(group) == 1 else ''}")
+        for one in VARIATIONS:
+            if one.group == group:
+                family = "" if one.family == one.name else f" ({one.family})"
+                lines.append(f"  {one.name}{family}: {one.claim}")
+    return "\n".join(lines)
