@@ -22,7 +22,7 @@ def changed(folder: Path, old: str, new: str) -> Ladder:
     [
         ('kind = "steps"', 'kind = "hours"', "budget.kind: found 'hours'"),
         ("value = 6", "value = 0", "budget.value: found 0"),
-        ("sizes = [1.0]", "sizes = [1.5]", "sizes.0: found 1.5; expected a fraction"),
+        ("sizes = [1.0]", "sizes = [1.5]", "sizes.0: found 1.5; expected less than or equal to 1"),
         ('name = "wide"', 'name = "small"', "rungs.1.name: 'small' is the name of another rung"),
         ('label = "Wide & Transformer"', 'labl = "Wide"', "rungs.1.labl: unknown key; did you mean 'label'?"),
         ("recall = [1, 3]", "recall = [0]", "recall.0: found 0"),
