@@ -21,6 +21,7 @@ from regard.cli.commands import (
     compare,
     cost,
     data,
+    dictionary,
     fill,
     generate,
     look,
@@ -59,6 +60,7 @@ app.command("cost")(cost.cost)
 app.command("compare")(compare.compare)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
+app.command("dictionary")(dictionary.dictionary)
 app.command("generate")(generate.generate)
 app.command("parse")(parse.parse)
 app.command("fill")(fill.fill)

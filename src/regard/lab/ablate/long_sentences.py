@@ -70,7 +70,9 @@ def _score_pairs(recipe: Any, translator: Any, pairs: Sequence[Pair]) -> dict[st
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     logprobs = translator.score(sources, targets)
     tokens = sum(map(len, logprobs))
-    score = translator._line_translator(len(pairs)).score_pairs(pairs, translator.decode, recipe.score)
+    score = translator._line_translator(len(pairs), translator.decode).score_pairs(
+        pairs, translator.decode, recipe.score
+    )
     ppl = math.exp(min(700.0, -sum(map(sum, logprobs)) / max(1, tokens)))
     return {"ppl": ppl, "bleu": score.bleu, "pairs": len(pairs)}
 
