@@ -92,8 +92,11 @@ def learn_dictionary(pairs: Callable[[], Iterable[Pair]], progress: Callable[[in
     sizes = source.vocab_size, target.vocab_size
     learned = learn_lexicon(encode_pairs(source, target, used(), progress), sizes, candidates=1, frequent=0)
     best = learned.candidates[:, 0].tolist()
-    known = [word for word in source.ids if word not in source.special_ids and best[word] >= 0]
-    return {source.tokenizer.id_to_token(word): target.tokenizer.id_to_token(best[word]) for word in known}
+    words = {token: word for word, token in target.tokenizer.get_vocab().items()}
+    known = (
+        (word, best[token]) for word, token in source.tokenizer.get_vocab().items() if token not in source.special_ids
+    )
+    return {word: words[token] for word, token in known if token >= 0}
 
 
 def save_dictionary(dictionary: Dictionary, path: Path) -> None:
@@ -137,6 +140,7 @@ def _replaced(
     outputs = [one.tokens for _, one in pairs]
     layers = [cross_attention(plain, ids, outputs)[-1] for plain in plain_models(model)]
     weights = torch.stack(layers).mean(dim=0)[..., :-1]  # (translations, steps, words); the last key can only be EOS
+    assert target.unk is not None  # as `check_replaceable` has made sure
     name, results = target.tokenizer.id_to_token(target.unk), []
     for row, (line, one) in enumerate(pairs):
         aligned = weights[row, : len(one.tokens), : len(spans[row])].argmax(dim=-1).tolist()
