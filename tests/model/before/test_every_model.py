@@ -151,6 +151,29 @@ def test_reordered_rows_continue_their_own_beginnings(config):
 
 
 @every_model
+def test_groups_of_rows_move_with_their_sources(config):
+    """A search drops finished sources: the groups that remain keep their own source, and its length."""
+    model = build(config)
+    *source, target = inputs(config, rows=3, tokens=3)
+    lengths = torch.tensor([source[0].shape[1], 2, 3]) if source else None
+    state = model.start(*source, 10, lengths) if source else start(model, source, 3)
+    model.step(target[:, :1], state)
+    state.reorder_beams(torch.tensor([0, 0, 1, 1, 2, 2]))  # two hypotheses each
+    second, third = ids(6, 1, seed=3), ids(4, 1, seed=4)
+    model.step(second, state)
+    origins, groups = [5, 4, 2, 2], torch.tensor([2, 1])
+    state.reorder_beams(torch.tensor(origins), groups)
+    logits, _ = model.step(third, state)
+    for row, origin in enumerate(origins):
+        group = origin // 2
+        own = [each[group : group + 1, : int(lengths[group])] for each in source]
+        hypothesis = torch.cat(
+            (target[group : group + 1, :1], second[origin : origin + 1], third[row : row + 1]), dim=1
+        )
+        torch.testing.assert_close(logits[row, 0], model(*own, hypothesis)[0, -1], **EXACT)
+
+
+@every_model
 def test_beam_search_scores_equal_forced_scores(config):
     """Every hypothesis has the log-probability that the model gives to its tokens: beams are reordered correctly."""
     model = build(config)
