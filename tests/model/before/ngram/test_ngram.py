@@ -1,6 +1,6 @@
 """n-gram models against a slow computation from the definitions, and in and out of ARPA files.
 
-KenLM's own numbers are compared in benchmarks/ngram.py, whose text may not be redistributed.
+KenLM's own numbers are compared in benchmarks/kenlm.py, whose text may not be redistributed.
 """
 
 import copy
