@@ -22,6 +22,7 @@ from regard.cli.commands import (
     compare,
     cost,
     data,
+    dictionary,
     fill,
     generate,
     look,
@@ -61,6 +62,7 @@ app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("translate")(translate.translate)
 app.command("shortlist")(shortlist.shortlist)
+app.command("dictionary")(dictionary.dictionary)
 app.command("generate")(generate.generate)
 app.command("parse")(parse.parse)
 app.command("fill")(fill.fill)
@@ -102,17 +104,20 @@ def _options(
 
 @app.command("import")
 def import_(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with config.json and *.safetensors.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A folder with config.json and *.safetensors, or an ARPA file.")
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
 ) -> None:
-    """Import a Hugging Face model as a run folder.
+    """Import a Hugging Face model or an ARPA file as a run folder.
 
-    Architectures: Marian, BART, Pegasus, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT.
+    Architectures: Marian, BART, Pegasus, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT. ARPA files (.arpa, .arpa.gz) hold
+    n-gram models, as KenLM and SRILM write them.
     """
-    from regard.interop import import_huggingface
+    from regard.interop import import_arpa, import_huggingface
 
     check_encodable(out)
-    imported = import_huggingface(directory, out)
+    imported = import_arpa(source, out) if source.is_file() else import_huggingface(source, out)
     print(f"{out}: {imported}")
 
 
@@ -121,26 +126,30 @@ class ExportFormat(StrEnum):
 
     hf = "hf"
     ctranslate2 = "ctranslate2"
+    arpa = "arpa"
 
 
 @app.command("export")
 def export(
     model: ModelArgument,
     target: Annotated[
-        ExportFormat, typer.Argument(metavar="FORMAT", help="The format: hf (transformers) or ctranslate2.")
+        ExportFormat,
+        typer.Argument(
+            metavar="FORMAT", help="The format: hf (transformers), ctranslate2, or arpa (n-gram models; KenLM, SRILM)."
+        ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; must not exist.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder (arpa: file, also .gz) to write; must not exist.")],
     quantization: Annotated[
         str, typer.Option(help="Quantization of a ctranslate2 model: float32, float16, int8 …")
     ] = "float32",
 ) -> None:
-    """Export a model for transformers or CTranslate2."""
-    from regard.interop import export_ctranslate2, export_huggingface
+    """Export a model for transformers or CTranslate2, or an n-gram model as an ARPA file."""
+    from regard.interop import export_arpa, export_ctranslate2, export_huggingface
 
     check_encodable(out)
-    if target is ExportFormat.hf:
-        if quantization != "float32":
-            raise UserError("--quantization is for ctranslate2; leave it out for hf.")
-        print(f"{out}: {export_huggingface(model, out)}")
-    else:
+    if target is ExportFormat.ctranslate2:
         print(f"{out}: {export_ctranslate2(model, out, quantization=quantization)}")
+        return
+    if quantization != "float32":
+        raise UserError(f"--quantization is for ctranslate2; leave it out for {target.value}.")
+    print(f"{out}: {(export_huggingface if target is ExportFormat.hf else export_arpa)(model, out)}")

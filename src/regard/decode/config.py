@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -35,6 +35,10 @@ class DecodeConfig(Config):
     coverage_penalty: float = Field(default=0.0, ge=0, le=1e3)
     """β of GNMT's coverage penalty: hypotheses that do not attend to all of the source score lower (Wu et al. 2016,
     eq. 14); 0 is none. It needs a model whose decoder attends to the source."""
+    replace_unk: Literal["off", "copy", "dictionary"] = "off"
+    """What replaces an unknown word of a translation (Luong et al. 2015): a copy of the source word with the largest
+    attention, or its translation in the run folder's dictionary, where it has one. It needs a tokenizer of kind word,
+    and a model whose decoder attends to the source."""
     max_length_ratio: float = Field(default=2.0, ge=0, le=1e3)
     """The maximum length relative to the source: an output has at most `max_length_ratio` · source length +
     `max_length_offset` tokens, EOS included."""
@@ -138,6 +142,11 @@ class DecodeConfig(Config):
         if isinstance(penalty, Mapping) and "kind" not in penalty and self.length_penalty.kind == "none":
             penalty = {"kind": "gnmt", **penalty}
         return {} if penalty is None else {"length_penalty": penalty}
+
+    def check_no_translation(self) -> None:
+        """Refuse settings that only translations can have."""
+        if self.replace_unk != "off":
+            raise UserError('decode.replace_unk replaces words of translations, and this is none; set it to "off".')
 
     def max_length(self, source_length: int) -> int:
         """The maximum number of output tokens, EOS included."""

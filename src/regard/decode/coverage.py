@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
-from regard.attention.multi_head import SelfAttention
+from regard.decode.cross_attention import cross_attention
 from regard.decode.strategy import Hypothesis
 from regard.errors import UserError
 
@@ -58,36 +57,14 @@ def rank_by_coverage(
 def _log_coverage(model: Any, pairs: "Sequence[tuple[Sequence[int], Hypothesis]]", eos: int) -> list[float]:
     """Σ_i log min(Σ_j p_ij, 1) of each source with a hypothesis, all of them in one pass."""
     outputs = [[*each.tokens, *([eos] if each.ended else [])] for _, each in pairs]
-    longest = max(map(len, outputs))
-    state, start = model.prefill([source for source, _ in pairs], longest)
-    inputs = torch.tensor([(output + [0] * longest)[: longest - 1] for output in outputs], device=start.device)
-    tokens = torch.cat((start[:, None], inputs.view(len(outputs), -1).to(start)), dim=1)
-    recorder = _CrossAttentionRecorder()
-    model.step(tokens, state, attention_hook=recorder)  # what follows an output's end changes nothing before it
-    counts = torch.tensor([len(output) for output in outputs], device=start.device)
-    lengths = torch.tensor([len(source) + 1 for source, _ in pairs], device=start.device)
-    weights = recorder.mean()[:, :longest]  # (hypotheses, steps, source)
+    layers = cross_attention(model, [source for source, _ in pairs], outputs)
+    if not layers:
+        raise UserError(_NO_ATTENTION)
+    weights = torch.stack(layers).mean(dim=0)  # (hypotheses, steps, source)
+    counts = torch.tensor([len(output) for output in outputs], device=weights.device)
+    lengths = torch.tensor([len(source) + 1 for source, _ in pairs], device=weights.device)
     counted = torch.arange(weights.shape[1], device=weights.device) < counts[:, None]
     coverage = (weights * counted[..., None]).sum(dim=1)  # (hypotheses, source)
     padding = torch.arange(coverage.shape[1], device=weights.device) >= lengths[:, None]
     logs: list[float] = coverage.clamp(1e-9, 1).log().masked_fill(padding, 0).sum(dim=-1).tolist()
     return logs
-
-
-class _CrossAttentionRecorder:
-    """Collects the weights of all cross-attention; a model may report a pass in several parts."""
-
-    def __init__(self) -> None:
-        self.weights: dict[nn.Module, list[Tensor]] = {}
-
-    def __call__(self, module: nn.Module, weights: Tensor) -> None:
-        """weights: # (batch, heads, query, key)"""
-        if not isinstance(module, SelfAttention):
-            self.weights.setdefault(module, []).append(weights.double())
-
-    def mean(self) -> Tensor:
-        """The mean of all layers and heads.  # (batch, query, key)"""
-        if not self.weights:
-            raise UserError(_NO_ATTENTION)
-        layers = [torch.cat(parts, dim=2).mean(dim=1) for parts in self.weights.values()]
-        return torch.stack(layers).mean(dim=0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.model import AUTOREGRESSIVE_MODELS, CausalLMConfig, SequenceConfig
+from regard.model.before.ngram.model import NgramLM
 from tests.model.small_models import VOCAB_SIZE, ids
 
 SPECIAL = {"pad": 0, "bos": 1, "eos": 2}
@@ -83,9 +84,15 @@ SAMPLES = {kind: {name: sample(kind, **settings) for name, settings in some.item
 
 
 def build(config: SequenceConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
-    """The model in evaluation mode, with every parameter moved away from its initial value."""
+    """The model in evaluation mode, with every parameter moved away from its initial value.
+
+    A model of n-grams has counted a random text in which nearly every pair of tokens occurs.
+    """
     torch.manual_seed(seed)
-    model = config.build().to(dtype).eval()
+    model: Any = config.build()
+    if isinstance(model, NgramLM):
+        model.fit(torch.randint(config.vocab_size, (600,)).numpy())
+    model = model.to(dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

@@ -15,7 +15,7 @@ from regard.decode.batch import score_all, search_batch
 from regard.model import AUTOREGRESSIVE_MODELS, TRANSFORMERS, CausalLM, count_parameters, read_any_config
 from regard.run import save_model
 from tests.model.before.samples import SAMPLES, build, inputs
-from tests.model.small_models import EXACT
+from tests.model.small_models import EXACT, ids
 
 EVERY = [pytest.param(config, id=f"{kind}: {name}") for kind, some in SAMPLES.items() for name, config in some.items()]
 every_model = pytest.mark.parametrize("config", EVERY)
@@ -66,7 +66,9 @@ def test_saved_and_loaded_model_has_the_same_logits(config, tmp_path):
     args = inputs(config)
     save_model(model, tmp_path / "run")
     loaded = regard.load(tmp_path / "run")
-    assert loaded.config == config
+    assert loaded.config == model.config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor), name
     with torch.no_grad():
         torch.testing.assert_close(loaded.logits(*args), model(*args), rtol=0, atol=1e-5)
 
@@ -126,6 +128,49 @@ def test_logits_do_not_depend_on_later_tokens(config):
     changed[:, 4:] = (changed[:, 4:] + 1) % config.vocab_size
     before, after = model(*source, target), model(*source, changed)
     torch.testing.assert_close(before[:, :4], after[:, :4], **EXACT)
+
+
+@every_model
+def test_reordered_rows_continue_their_own_beginnings(config):
+    """A beam search moves hypotheses: each has the state of the one it continues, and the source of its group."""
+    model = build(config)
+    *source, target = inputs(config, rows=2, tokens=3)
+    state = start(model, source, 2)
+    model.step(target[:, :1], state)
+    state.reorder_beams(torch.tensor([0, 0, 0, 1, 1, 1]))
+    second, third = ids(6, 1, seed=3), ids(6, 1, seed=4)
+    model.step(second, state)
+    origins = [2, 2, 0, 4, 3, 3]
+    state.reorder_beams(torch.tensor(origins))
+    logits, _ = model.step(third, state)
+    for row, origin in enumerate(origins):
+        group = slice(origin // 3, origin // 3 + 1)
+        hypothesis = torch.cat((target[group, :1], second[origin : origin + 1], third[row : row + 1]), dim=1)
+        expected = model(*[each[group] for each in source], hypothesis)[0, -1]
+        torch.testing.assert_close(logits[row, 0], expected, **EXACT)
+
+
+@every_model
+def test_groups_of_rows_move_with_their_sources(config):
+    """A search drops finished sources: the groups that remain keep their own source, and its length."""
+    model = build(config)
+    *source, target = inputs(config, rows=3, tokens=3)
+    lengths = torch.tensor([source[0].shape[1], 2, 3]) if source else None
+    state = model.start(*source, 10, lengths) if source else start(model, source, 3)
+    model.step(target[:, :1], state)
+    state.reorder_beams(torch.tensor([0, 0, 1, 1, 2, 2]))  # two hypotheses each
+    second, third = ids(6, 1, seed=3), ids(4, 1, seed=4)
+    model.step(second, state)
+    origins, groups = [5, 4, 2, 2], torch.tensor([2, 1])
+    state.reorder_beams(torch.tensor(origins), groups)
+    logits, _ = model.step(third, state)
+    for row, origin in enumerate(origins):
+        group = origin // 2
+        own = [each[group : group + 1, : int(lengths[group])] for each in source]
+        hypothesis = torch.cat(
+            (target[group : group + 1, :1], second[origin : origin + 1], third[row : row + 1]), dim=1
+        )
+        torch.testing.assert_close(logits[row, 0], model(*own, hypothesis)[0, -1], **EXACT)
 
 
 @every_model

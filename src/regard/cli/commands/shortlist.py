@@ -8,19 +8,24 @@ import typer
 from regard.cli.options import ModelArgument, parallel_corpus
 from regard.cli.progress import progress_bar
 
+SourceOption = Annotated[
+    Path | None, typer.Option(help="Source sentences to learn from, one per line; needs --target.")
+]
+TargetOption = Annotated[Path | None, typer.Option(help="The translations of --source, line by line.")]
+PairsOption = Annotated[
+    Path | None, typer.Option(help="Sentence pairs to learn from: a .tsv or .jsonl file, or a folder.")
+]
+DatasetOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The named dataset that these files are in (`regard data list`).")
+]
+
 
 def shortlist(
     model: ModelArgument,
-    source: Annotated[
-        Path | None, typer.Option(help="Source sentences to learn from, one per line; needs --target.")
-    ] = None,
-    target: Annotated[Path | None, typer.Option(help="The translations of --source, line by line.")] = None,
-    pairs: Annotated[
-        Path | None, typer.Option(help="Sentence pairs to learn from: a .tsv or .jsonl file, or a folder.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The named dataset that these files are in (`regard data list`).")
-    ] = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
+    pairs: PairsOption = None,
+    dataset: DatasetOption = None,
     candidates: Annotated[
         int,
         typer.Option(min=1, max=1_000_000, help="Candidates: the number of target tokens kept for each source token."),
@@ -41,10 +46,10 @@ def shortlist(
     from regard.data.text.corpus import Corpus, corpus_files
     from regard.files import check_output
     from regard.task.translation.pipeline import Translator
-    from regard.task.translation.shortlist import learn_shortlist, save_shortlist, shortlist_path, training_corpus
+    from regard.task.translation.shortlist import learn_shortlist, learned_path, save_shortlist, training_corpus
 
     given = parallel_corpus(pairs, source, target, "target", dataset)
-    path = shortlist_path(model, out)
+    path = learned_path(model, out)
     corpus = training_corpus(model) if given is None else Corpus("given", (given,))
     check_output(path, [file for part in corpus.parts for file in corpus_files(part)])
     translator = Translator.load(model)

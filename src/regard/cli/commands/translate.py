@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,6 +61,14 @@ if TYPE_CHECKING:
     from regard.task.translation.pipeline import Translator
     from regard.task.translation.result import TranslatedText
 
+
+class ReplaceUnk(StrEnum):
+    """What unknown words are replaced by."""
+
+    copy = "copy"
+    dictionary = "dictionary"
+
+
 FileOption = Annotated[
     list[Path] | None, typer.Option(help="Translate a file, line by line; also .gz, .xz, .zst. Repeatable.")
 ]
@@ -75,6 +84,17 @@ ShortlistOption = Annotated[
 ]
 ShortlistFileOption = Annotated[
     Path | None, typer.Option(help="Lexical shortlist in a file that `regard shortlist` has written.")
+]
+ReplaceUnkOption = Annotated[
+    ReplaceUnk | None,
+    typer.Option(
+        "--replace-unk",
+        help="Unknown words: replace them by copies of the source words that they are aligned with, or by their "
+        "translations in the model's dictionary.",
+    ),
+]
+DictionaryOption = Annotated[
+    Path | None, typer.Option(help="Dictionary for --replace-unk, in a file that `regard dictionary` has written.")
 ]
 
 
@@ -110,6 +130,8 @@ def translate(
     alternatives: AlternativesOption = 0,
     shortlist: ShortlistOption = False,
     shortlist_file: ShortlistFileOption = None,
+    replace_unk: ReplaceUnkOption = None,
+    dictionary: DictionaryOption = None,
     fused: FusedOption = None,
     dtype: DtypeOption = Dtype.float32,
     device: DeviceOption = "auto",
@@ -125,7 +147,7 @@ def translate(
     with report_errors_once():
         if text and file:
             raise UserError("TEXT and --file both name what to translate; give one of the two.")
-        check_files(text, file, output, shortlist_file, processes=processes)
+        check_files(text, file, output, shortlist_file, dictionary, processes=processes)
         check_alternatives(alternatives, as_json)
         if sampling and ((beam_size or 1) > 1 or (nbest or 1) > 1 or beam_groups is not None):
             raise UserError("Sampling generates one output; leave out --beam-size, --nbest and --beam-groups.")
@@ -142,6 +164,8 @@ def translate(
             length_penalty=length_penalty,
             no_repeat_ngram_size=no_repeat_ngram,
         )
+        if replace_unk is not None or dictionary is not None:
+            changes["replace_unk"] = _replace_unk(replace_unk, dictionary)
         launch_processes(processes, device, threads, partial_output_note(output))
     with join_process_group(device, threads, TIMEOUT) as (process_group, own_device):
         from regard.task.constraints import make_constraints
@@ -150,6 +174,7 @@ def translate(
         if engine is Engine.regard:
             translator = _load(model, ensemble or [], own_device, fused, dtype)
             _use_shortlist(translator, model, shortlist, shortlist_file)
+            _use_dictionary(translator, dictionary)
         else:
             engine_device = ctranslate2_device(device, threads, seed)
             translator = _load_ctranslate2(model, ensemble or [], engine_device, scored=as_json)
@@ -233,6 +258,20 @@ def _use_shortlist(translator: "Translator", model: str, enabled: bool, file: Pa
     if enabled or file is not None:
         path = file or find_shortlist(model)
         translator.shortlist = load_shortlist(path, translator.source_tokenizer, translator.target_tokenizer)
+
+
+def _replace_unk(chosen: ReplaceUnk | None, file: Path | None) -> str:
+    """The setting of these options. A dictionary means looking words up in it."""
+    if chosen is ReplaceUnk.copy and file is not None:
+        raise UserError("--replace-unk copy looks up nothing; leave out --dictionary, or the word copy.")
+    return (chosen or ReplaceUnk.dictionary).value
+
+
+def _use_dictionary(translator: "Translator", file: Path | None) -> None:
+    from regard.task.translation.unknown_words import load_dictionary
+
+    if file is not None:
+        translator.dictionary = load_dictionary(file)
 
 
 def _format(one: "TranslatedText", nbest: int, as_json: bool, tokenizer: "TextTokenizer") -> list[str]:

@@ -24,7 +24,7 @@ from regard.attention import LearnedConfig, RotaryConfig, SinusoidalConfig
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES
 from regard.errors import UserError, how_to_install
 from regard.files import check_new_folder, new_folder
-from regard.model import EncoderDecoderConfig, LanguageModelConfig, NormConfig, StackConfig
+from regard.model import EncoderDecoderConfig, LanguageModelConfig, NormConfig, SequenceConfig, StackConfig
 from regard.run import LoadedModel, find_model, load_model
 
 POSITIONS = 1024
@@ -57,6 +57,11 @@ def export_ctranslate2(folder: Path | str, out: Path | str, *, quantization: str
     config = loaded.config
     if isinstance(config, LanguageModelConfig):
         return _export_language_model(loaded, config, model_folder, out, quantization)
+    if isinstance(config, SequenceConfig):
+        raise UserError(
+            f"{model_folder} is a model of kind {config.kind!r}, which CTranslate2 does not have; only Transformers "
+            "can be exported."
+        )
     if not isinstance(config, EncoderDecoderConfig):
         raise UserError(f"{model_folder} is neither a translator nor a language model, so CTranslate2 cannot run it.")
     _check_encoder_decoder(config)

@@ -302,6 +302,7 @@ class TextGenerator(Pipeline):
     def _request(
         self, prompt: str, max_new_tokens: int, decode: DecodeConfig, constraints: Constraints, alternatives: int
     ) -> Request:
+        decode.check_no_translation()
         ids, positions = self.prompt_ids(self.tokenizer.encode(prompt)), self.max_positions
         self._check_length("prompt", prompt, ids)
         if positions is not None:  # the last new token needs no position: it is not an input

@@ -175,6 +175,7 @@ def tree_request(
     ids: Sequence[int], words: int, symbols: TreeVocabulary, decode: DecodeConfig, max_symbols: int | None = None
 ) -> Request:
     """The request for a tree over `words` words with these ids, of at most `max_symbols` symbols if possible."""
+    decode.check_no_translation()
     tree = TreeConstraint.over(words, symbols)
     limit = decode.max_length(words) if max_symbols is None else min(decode.max_length(words), max_symbols)
     return Request(tuple(ids), min(max(limit, tree.min_length), tree.max_length), decode, Constraints(tree=tree))

@@ -260,6 +260,8 @@ def check_possible(decode: DecodeConfig, constraints: Constraints, alternatives:
     for requested, what in (
         (bool(constraints.required), "require words in the output"),
         (decode.beam_groups > 1, "search in beam groups"),
+        (decode.coverage_penalty > 0, "apply GNMT's coverage penalty"),
+        (decode.replace_unk != "off", "replace unknown words"),
         (alternatives > 0, "report alternatives of each token"),
         (decode.sample and decode.min_p > 0, "sample with --min-p"),
         (decode.sample and decode.repetition_penalty != 1.0, "apply regard's repetition penalty"),

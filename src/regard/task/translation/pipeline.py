@@ -38,6 +38,12 @@ from regard.task.translation.capitals import recorded_capitals
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import ScoreConfig
 from regard.task.translation.result import TranslatedText, Translation
+from regard.task.translation.unknown_words import (
+    Dictionary,
+    check_replaceable,
+    find_dictionary,
+    replace_unknown_words,
+)
 
 MAX_CHARACTERS = 500
 """A longer sentence is cut, where it does least harm."""
@@ -58,6 +64,8 @@ class LineTranslator:
     """If given, outputs consist of its tokens only."""
     batch_tokens: int | None = None
     """Source tokens searched at once; by default what suits the device."""
+    dictionary: Dictionary | None = None
+    """What unknown words are looked up in, if `decode.replace_unk` asks for it."""
 
     def translate(
         self,
@@ -77,6 +85,8 @@ class LineTranslator:
         end = self.target_tokenizer.eos
         if end is None:
             raise UserError("This model has no end token, so it cannot be decoded.")
+        if decode.replace_unk != "off":
+            check_replaceable(self.model, self.target_tokenizer)
         decode, constraints = translation_search(decode), constraints or Constraints()
         sources = self.source_tokenizer.encode_batch(lines)
         results: list[list[Translation]] = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in lines]
@@ -97,6 +107,9 @@ class LineTranslator:
             results[index] = self._translations(hypotheses)
         if decode.min_length:
             self._replace_blank(results, dict(zip(indices, requests, strict=True)), end)
+        if decode.replace_unk != "off":
+            tokenizers = self.source_tokenizer, self.target_tokenizer
+            results = replace_unknown_words(self.model, tokenizers, lines, results, decode.replace_unk, self.dictionary)
         return results
 
     def _search(
@@ -189,6 +202,8 @@ class Translator(Pipeline):
         """Which implementation of the decoder runs, and in which precision."""
         self.shortlist: Shortlist | None = None
         """If given, outputs consist of its tokens only."""
+        self.dictionary: Dictionary | None = None
+        """What unknown words are looked up in (`decode.replace_unk`); the run folder's by default."""
         tokenizer = TextTokenizer(loaded.tokenizer, **special)
         shared = loaded.target_tokenizer is loaded.tokenizer
         self.source_tokenizer = source_tokenizer_for(loaded.model, tokenizer)
@@ -221,7 +236,7 @@ class Translator(Pipeline):
                 raise UserError("Models of an ensemble must have the same tokenizers, and these do not.")
         ensemble = Translator(self.loaded, self.decode)
         ensemble.decoder_model = Ensemble([self.decoder_model, *(other.decoder_model for other in others)])
-        ensemble.shortlist = self.shortlist
+        ensemble.shortlist, ensemble.dictionary = self.shortlist, self.dictionary
         return ensemble
 
     @overload
@@ -336,9 +351,10 @@ class Translator(Pipeline):
         seed_offsets: Sequence[int] | None = None,
     ) -> list[list[Translation]]:
         """Translate sentences as they are, without splitting: how a model is scored."""
-        return self._line_translator(len(sentences)).translate(
+        decode = decode or self.decode
+        return self._line_translator(len(sentences), decode).translate(
             sentences,
-            decode or self.decode,
+            decode,
             constraints=constraints,
             alternatives=alternatives,
             seed_offsets=seed_offsets,
@@ -374,11 +390,15 @@ class Translator(Pipeline):
         model = LineTranslator(self.decoder_model, self.source_tokenizer, self.target_tokenizer)
         return model.logprobs(source, target, progress)
 
-    def _line_translator(self, sentences: int) -> LineTranslator:
+    def _line_translator(self, sentences: int, decode: DecodeConfig) -> LineTranslator:
         """With the decoder that suits this many sentences; an ensemble has only one."""
         alone = self.decoder_model is self.seq2seq_model
         model = self.backend.decoder_model(sentences) if alone else self.decoder_model
-        return LineTranslator(model, self.source_tokenizer, self.target_tokenizer, self.shortlist)
+        translator = LineTranslator(model, self.source_tokenizer, self.target_tokenizer, self.shortlist)
+        if decode.replace_unk != "dictionary":
+            return translator
+        dictionary = self.dictionary
+        return replace(translator, dictionary=find_dictionary(self.loaded.path) if dictionary is None else dictionary)
 
 
 def translation_search(decode: DecodeConfig) -> DecodeConfig:

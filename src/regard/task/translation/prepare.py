@@ -24,9 +24,16 @@ from regard.data.tokenizers.extension import extend_pair
 from regard.data.tokenizers.tokenizer import TextTokenizer, read_tokenizer
 from regard.data.tokenizers.training import train_pair
 from regard.errors import UserError
-from regard.progress import counted
+from regard.progress import counted, phase
 from regard.task.held_out import HELD_OUT, held_out_size, log_held_out, write_held_out
 from regard.task.translation.recipe import TranslationRecipe
+from regard.task.translation.unknown_words import (
+    DICTIONARY,
+    Dictionary,
+    learn_dictionary,
+    load_dictionary,
+    save_dictionary,
+)
 from regard.train.task import LogFn
 
 _CHUNK = 2000
@@ -46,6 +53,8 @@ class PreparedPairs:
     valid_pairs: list[Pair]
     fingerprints: dict[str, str]
     """SHA-256 of each part of the data, for the model card."""
+    dictionary: Dictionary | None = None
+    """What unknown words are looked up in, if `decode.replace_unk` asks for it."""
 
 
 def prepare_pairs(
@@ -85,7 +94,8 @@ def prepare_pairs(
     groups = _groups(training, key, log)
     valid = _tokenized(lambda: valid_pairs, tokenizers, valid_key, log) if valid_pairs else None
     short = [] if valid is None else _short_pairs(valid_pairs, valid, recipe.data.max_length, log)
-    return PreparedPairs(*tokenizers, train, groups, valid, short, fingerprints)
+    dictionary = _dictionary(training, folder) if recipe.decode.replace_unk == "dictionary" else None
+    return PreparedPairs(*tokenizers, train, groups, valid, short, fingerprints, dictionary)
 
 
 def read_tokenizers(
@@ -250,6 +260,15 @@ def _save_tokenizers(source: TextTokenizer, target: TextTokenizer, folder: Path)
         target.save(folder / "target_tokenizer.json")
     source.save(folder / "tokenizer.json")  # last: while it is missing, both are trained again
     return source, target
+
+
+def _dictionary(training: _TrainingPairs, folder: Path) -> Dictionary:
+    """Learned once per run, and saved in its folder."""
+    path = folder / DICTIONARY
+    if not path.is_file():
+        with phase("Learning the dictionary", "pairs") as learning:
+            save_dictionary(learn_dictionary(training.pairs, learning.update), path)
+    return load_dictionary(path)
 
 
 def _tokenized(

@@ -89,7 +89,7 @@ class TranslationRecipe(Recipe):
 
     usage_example: ClassVar[str] = 'Translate with it: `regard translate THIS-FOLDER "Some text."`'
     data_options: ClassVar[str] = "--source FILE --target FILE"
-    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", HELD_OUT)
+    prepared_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "target_tokenizer.json", "dictionary.tsv", HELD_OUT)
     held_out_file: ClassVar[str] = HELD_OUT
     score_type: ClassVar[type[TranslationScore]] = TranslationScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size", "source_vocab_size", "special_tokens")

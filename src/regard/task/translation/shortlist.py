@@ -89,13 +89,13 @@ def find_shortlist(model: str | Path) -> Path:
     return path
 
 
-def shortlist_path(model: str | Path, out: Path | None) -> Path:
-    """Where to write a model's shortlist: `out`, or the model's folder, unless it ships with the package."""
+def learned_path(model: str | Path, out: Path | None, name: str = SHORTLIST) -> Path:
+    """Where to write what is learned for a model: `out`, or the model's folder, unless it ships with the package."""
     folder = find_model(model)
     read_metadata(folder)
     if out is None and folder not in (Path(model), Path(str(model).rpartition("@")[0])):
         raise UserError(f"{model} ships with regard and is not changed; give the file to write with --out.")
-    path = folder / SHORTLIST if out is None else out
+    path = folder / name if out is None else out
     check_encodable(path)
     return path
 

@@ -22,6 +22,7 @@ from regard.task.translation.pipeline import LineTranslator, Translator
 from regard.task.translation.prepare import PreparedPairs, prepare_pairs
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import TranslationRecipe
+from regard.task.translation.unknown_words import check_replaceable
 from regard.task.word_vectors import check_dimensions, start_from_word_vectors
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.task import Evaluation, LogFn, Score
@@ -46,6 +47,8 @@ class TranslationTask(Seq2SeqTask):
     def prepare(cls, recipe: TranslationRecipe, folder: Path, log: LogFn, process_group: ProcessGroup) -> Self:
         """Train or load the tokenizers, tokenize the pairs, and build the model with its initial weights."""
         prepared, model = process_group.rank0_first(lambda: _data_and_model(recipe, folder, log))
+        if recipe.decode.replace_unk != "off":
+            check_replaceable(model, prepared.target)
         return cls(recipe, prepared, model, process_group)
 
     def evaluate(self) -> Evaluation | None:
@@ -84,7 +87,8 @@ class TranslationTask(Seq2SeqTask):
 
     def _line_translator(self, sentences: int) -> LineTranslator:
         tokenizer = source_tokenizer_for(self.model, self.prepared.source)
-        return LineTranslator(self.decoder_model(sentences), tokenizer, self.prepared.target)
+        model, prepared = self.decoder_model(sentences), self.prepared
+        return LineTranslator(model, tokenizer, prepared.target, dictionary=prepared.dictionary)
 
 
 def _data_and_model(recipe: TranslationRecipe, folder: Path, log: LogFn) -> tuple[PreparedPairs, Seq2SeqModel]:

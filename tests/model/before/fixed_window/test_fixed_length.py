@@ -1,4 +1,4 @@
-"""DNN1, DNN2 and the context models: causality, padding, cached decoding, beams, the end of the input, overfitting."""
+"""DNN1, DNN2 and the context models: causality, padding, cached decoding, beams, the end of the input."""
 
 from typing import Any
 
@@ -212,27 +212,3 @@ def test_works_in_bfloat16(config):
     logits = model(ids(2, 4), ids(2, 4, seed=1))
     assert logits.dtype == torch.bfloat16
     assert logits.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["dnn1", "dnn2", "mean", "learned", "cosine", "query_key"])
-def test_overfits_twenty_pairs(name):
-    """Sources of which no two have the same words, each with a random translation."""
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"vocab_size": 20, "max_length": 8, "hidden": 128, "dropout": 0.0}
-    model = (
-        SEQ2SEQ_MODELS[name](**sizes).build()
-        if name == "dnn1"
-        else SEQ2SEQ_MODELS["dnn2"](**sizes, width=64).build()
-        if name == "dnn2"
-        else SEQ2SEQ_MODELS["context"](**sizes, width=64, mixing=name).build()
-    )
-    source, target = torch.randint(3, 20, (20, 8)), torch.randint(3, 20, (20, 8))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(300):
-        loss = functional.cross_entropy(model(source, target)[:, :-1].flatten(0, 1), target[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if loss < 0.02:
-            break
-    assert loss < 0.02

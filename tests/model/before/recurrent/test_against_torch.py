@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from regard.errors import UserError
 from regard.model import read_config
 from regard.model.before.recurrent.attention_scores import RecurrentAttentionConfig, Source
-from tests.model.before.test_recurrent_properties import ATTENTION, BASE, LENGTHS, LUONG, pairs
+from tests.model.before.recurrent.test_properties import ATTENTION, BASE, LENGTHS, LUONG, pairs
 from tests.model.small_models import EXACT, build
 
 cells = pytest.mark.parametrize("cell", ["lstm", "gru"])

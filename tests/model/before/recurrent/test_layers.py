@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.model.before.recurrent.encoder import RecurrentEncoder
 from regard.model.before.recurrent.layers import BidirectionalLayer, RecurrentLayer, reverse_rows
 from tests.model.small_models import EXACT
 
@@ -115,6 +116,38 @@ def test_a_bidirectional_layer_equals_that_of_torch(cell):
     torch.testing.assert_close(output, expected, **EXACT)
     both = tuple(torch.cat(pair, dim=-1) for pair in zip(as_state(last, 0), as_state(last, 1), strict=True))
     torch.testing.assert_close(state, both, **EXACT)
+
+
+@cells
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_padded_stack_equals_that_of_torch(cell, bidirectional):
+    """Several layers, in one direction or both; the last states are those of each layer, at the end of each row."""
+    torch.manual_seed(0)
+    width, layers = 2 * WIDTH if bidirectional else WIDTH, 3
+    encoder = RecurrentEncoder(cell, INPUTS, width, layers, bidirectional=bidirectional, dropout=0.2).double().eval()
+    for parameter in encoder.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    module = TORCH[cell](INPUTS, WIDTH, layers, batch_first=True, bidirectional=bidirectional).double()
+    directions = {"forward_layer.": "", "backward_layer.": "_reverse"} if bidirectional else {"": ""}
+    module.load_state_dict(
+        {
+            f"{name.replace('l0', f'l{number}')}{suffix}": layer.get_parameter(f"{direction}{name}")
+            for number, layer in enumerate(encoder.layers)
+            for direction, suffix in directions.items()
+            for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        }
+    )
+    x = torch.randn(ROWS, TOKENS, INPUTS, dtype=torch.float64)
+    output, last = module(pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False))
+    expected, _ = pad_packed_sequence(output, batch_first=True)
+    found = encoder(x, LENGTHS)
+    torch.testing.assert_close(found.output, expected, **EXACT)
+    for number, state in enumerate(found.states):
+        of_layer = range(number * len(directions), (number + 1) * len(directions))
+        both = tuple(
+            torch.cat(parts, dim=-1) for parts in zip(*(as_state(last, each) for each in of_layer), strict=True)
+        )
+        torch.testing.assert_close(state, both, **EXACT)
 
 
 def test_rows_are_reversed_up_to_their_lengths():

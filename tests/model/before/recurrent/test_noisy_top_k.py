@@ -10,7 +10,7 @@ from regard.model import read_config
 from regard.model.before.recurrent.noisy_top_k import NoisyTopKConfig
 from regard.model.mixture_of_experts import record_routing, total_aux_loss
 from regard.train.loss import add_aux_loss, cross_entropy
-from tests.model.before.test_recurrent_properties import ATTENTION, EXPERTS, pairs
+from tests.model.before.recurrent.test_properties import ATTENTION, EXPERTS, pairs
 from tests.model.small_models import EXACT, build
 
 EXPERTS_COUNT, TOP_K, WIDTH = 5, 2, 6

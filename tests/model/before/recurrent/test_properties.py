@@ -5,7 +5,6 @@ import torch
 from torch.func import functional_call
 
 from regard.model import read_config
-from regard.train.loss import add_aux_loss, cross_entropy
 from tests.model.small_models import EXACT, VOCAB_SIZE, build, ids
 
 BASE = {
@@ -149,26 +148,3 @@ def test_models_run_in_bfloat16(config):
     assert logits.dtype == torch.bfloat16
     logits.sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-@every_sample
-def test_models_overfit_twenty_pairs(config):
-    torch.manual_seed(0)
-    wider = {name: 32 for name in ("width", "hidden", "encoder_hidden") if getattr(config, name, None)}
-    config = read_config(config.plain() | wider)
-    model = config.build()
-    source, target = pairs(config, rows=20, source=5, target=6)
-    lengths = torch.randint(2, 6, (20,))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(150):
-        model.train()
-        loss = add_aux_loss(
-            model, lambda: cross_entropy(model(source, target[:, :-1], source_lengths=lengths), target[:, 1:])
-        )
-        optimizer.zero_grad()
-        loss.mean.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    model.eval()
-    predicted = model(source, target[:, :-1], source_lengths=lengths).argmax(dim=-1)
-    assert (predicted == target[:, 1:]).float().mean() > 0.97
