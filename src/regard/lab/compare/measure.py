@@ -23,6 +23,7 @@ from regard.run import read_metadata
 from regard.score import score_translations
 from regard.task.auto import open_model
 from regard.task.base import Recipe
+from regard.task.translation.unknown_words import learn_dictionary
 
 LENGTHS = (5, 10, 15, 20, 30)
 """The upper limits of the buckets of sentence lengths, in words of the source; the last bucket has none."""
@@ -61,6 +62,8 @@ def measure_decoding(recipe: Any, folders: Sequence[Path], ladder: Ladder, devic
     pipelines: list[Any] = [open_model(folder, device) for folder in folders]
     first, *others = pipelines
     first.decode = recipe.decode
+    if recipe.decode.replace_unk == "dictionary":
+        first.dictionary = learn_dictionary(Corpus("train", recipe.data.train).read)
     pipeline = first.ensemble_with(others) if others else first
     found = _of_translation(recipe, pipeline, ladder, device)
     origins = [read_metadata(folder)["origin"] for folder in folders]

@@ -40,8 +40,8 @@ def check_replaceable(model: Any, target: TextTokenizer) -> None:
     """Refuse models that do not attend to the source, and tokenizers without an unknown token."""
     if target.unk is None:
         raise UserError(
-            "decode.replace_unk needs a tokenizer with an unknown token, of kind word, and this one can write any "
-            'word; set it to "off".'
+            "decode.replace_unk needs a tokenizer with an unknown token, of kind word or whitespace, and this one can "
+            'write any word; set it to "off".'
         )
     if not all(map(has_cross_attention, plain_models(model))):
         raise UserError(

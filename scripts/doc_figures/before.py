@@ -1,0 +1,27 @@
+"""Tables about the models before the Transformer."""
+
+from collections.abc import Iterator
+
+from doc_figures.markers import cases, table
+
+
+@table("implementation | model | size | largest difference | regard is … times as fast")
+def before_peers() -> Iterator[tuple[object, ...]]:
+    for case in cases("before-peers"):
+        largest = max(case["differences"].values())
+        peer = f"{case['peer']} {case['version']}"
+        yield peer, case["model"], case["case"], f"{largest:.1e}" if largest else "0", f"{case['ratio']:.2f}"
+
+
+@table("model | n-grams | largest difference, log₁₀ p | largest difference, log₁₀ back-off | perplexity, KenLM | regard")
+def kenlm() -> Iterator[tuple[object, ...]]:
+    for case in cases("kenlm"):
+        largest, perplexity = case["largest_difference_log10"], case["perplexity"]
+        yield (
+            case["model"],
+            f"{case['entries']:,}",
+            f"{largest['probability']:.1e}",
+            f"{largest['back_off']:.1e}",
+            perplexity["KenLM"],
+            f"{perplexity['estimated by regard']:.4f}",
+        )
