@@ -140,6 +140,13 @@ def recall_rate(summary: Summary, distance: int) -> float | None:
     return sum(row["recalled"] for row in rows) / sum(row["total"] for row in rows) if rows else None
 
 
+def nats_saved(summary: Summary, distance: int) -> float | None:
+    """How much less a repeated random token surprised a language model at a distance, over the seeds."""
+    rows = [row for result in summary.results for row in result.get("recall") or () if row["distance"] == distance]
+    known = [row["nats_saved"] for row in rows if row.get("nats_saved") is not None]
+    return fmean(known) if known else None
+
+
 def _ranking(ranked: Sequence[Summary], metric: Metric) -> str:
     shown = [f"{one.rung.label} {with_spread(one)}" for one in ranked]
     single = all(len(one.results) == 1 for one in ranked)
@@ -202,52 +209,76 @@ def _against_published(full: Sequence[Summary], metric: Metric) -> list[str]:
 def _data_effect(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -> list[str]:
     """Which rung loses most when there is less data."""
     low, high = min(ladder.sizes), max(ladder.sizes)
-    if low == high:
-        return []
     losses = []
-    for place in {one.number for one in summaries}:
+    for place in sorted({one.number for one in summaries}):
         sizes = {one.size: one for one in summaries if one.number == place}
-        if low in sizes and high in sizes:
-            loss = sizes[high].score - sizes[low].score
-            losses.append((loss if metric.higher_is_better else -loss, sizes[low].rung.label))
+        if low < high and low in sizes and high in sizes:
+            before, after = sizes[high].score, sizes[low].score
+            losses.append((before - after if metric.higher_is_better else after - before, sizes[high], after))
     if len(losses) < 2:
         return []
-    losses.sort()
-    least, most = losses[0], losses[-1]
-    return [
-        f"With {low:.0%} of the data, {most[1]} loses most ({number(round(most[0], 3))} {metric.name}) and {least[1]} "
-        f"least ({number(round(least[0], 3))})."
+    budget, less = ladder.budget, ladder.budget.value_of_parts
+    with_less = (
+        "" if less is None else f" and a budget of {number(less)} {budget.kind} instead of {number(budget.value)}"
+    )
+    most, least = max(losses, key=lambda each: each[0]), min(losses, key=lambda each: each[0])
+    shown = [
+        f"{one.rung.label} ({_score_text(one.score)} becomes {_score_text(after)})" for _, one, after in (most, least)
     ]
+    return [f"With {low:.0%} of the data{with_less}, {shown[0]} loses most {metric.name}, and {shown[1]} least."]
 
 
 def _cost(ranked: Sequence[Summary], metric: Metric) -> list[str]:
-    """The cheapest rung that is as good as the best, within the spread."""
-    best = ranked[0]
-    costs = [(one.mean("flops"), one) for one in ranked]
-    known = [(cost, one) for cost, one in costs if cost]
-    if len(known) < 2 or best.mean("flops") is None:
+    """The rungs that do better than all that cost less to train."""
+    known = [(cost, one) for one in ranked if (cost := one.mean("flops"))]
+    if len(known) < 2:
         return []
-    cost, cheapest = min(known, key=lambda each: each[0])
-    if cheapest is best:
-        return [f"{best.rung.label} is the best and needs the fewest training FLOPs ({number(cost)})."]
-    ratio = (best.mean("flops") or cost) / cost
+    known.sort(key=lambda each: (each[0], ranked.index(each[1])))
+    efficient = [known[0]]
+    for cost, one in known[1:]:
+        if ranked.index(one) < ranked.index(efficient[-1][1]):
+            efficient.append((cost, one))
+    shown = [f"{one.rung.label} ({number(cost)})" for cost, one in efficient]
+    if len(efficient) == 1:
+        return [f"{shown[0]} is the best and needs the fewest training FLOPs."]
     return [
-        f"{best.rung.label} needs {number(round(ratio, 2))} times the training FLOPs of {cheapest.rung.label}, the "
-        f"cheapest rung, which reaches {number(round(cheapest.score, 3))} {metric.name}."
+        f"By training FLOPs, these are worth their cost, because everything cheaper has a worse {metric.name}: "
+        f"{', '.join(shown)}."
     ]
 
 
 def _forgetting(full: Sequence[Summary]) -> list[str]:
-    """Recall at the nearest and the farthest distance."""
+    """Which rung remembers best and worst, at the nearest and at the farthest distance."""
+    saved = any(nats_saved(one, distance) is not None for one in full for distance in _distances(full))
+    measure = nats_saved if saved else recall_rate
     lines = []
-    for one in full:
-        distances = sorted({row["distance"] for result in one.results for row in result.get("recall") or ()})
-        rates = [(distance, recall_rate(one, distance)) for distance in distances]
-        known = [(distance, rate) for distance, rate in rates if rate is not None]
-        if len(known) > 1:
-            (near, first), (far, last) = known[0], known[-1]
-            lines.append(f"{one.rung.label} {first:.0%} at {near} and {last:.0%} at {far}")
-    return [f"Recall of a planted word by its distance: {'; '.join(lines)}."] if lines else []
+    for distance in dict.fromkeys((*_distances(full)[:1], *_distances(full)[-1:])):
+        rates = [(rate, one.rung.label) for one in full if (rate := measure(one, distance)) is not None]
+        if len(rates) < 2:
+            continue
+        best, worst = (choose(rates, key=lambda each: each[0]) for choose in (max, min))
+        shown = [
+            f"{label} ({rate:.2f} nats a token)" if saved else f"{label} ({rate:.0%})" for rate, label in (best, worst)
+        ]
+        far = f"{distance} {'token' if saved else 'word'}{'' if distance == 1 else 's'}"
+        if saved:
+            lines.append(
+                f"After {far} of other text, having read a random sequence before helps {shown[0]} most and {shown[1]} "
+                "least."
+            )
+        elif best[0] == worst[0]:
+            lines.append(
+                f"A planted word with {far} after it is translated equally often by all models ({best[0]:.0%})."
+            )
+        else:
+            lines.append(
+                f"A planted word with {far} after it is translated most often by {shown[0]}, least often by {shown[1]}."
+            )
+    return lines
+
+
+def _distances(full: Sequence[Summary]) -> list[int]:
+    return sorted({row["distance"] for one in full for result in one.results for row in result.get("recall") or ()})
 
 
 def _differ(one: Summary, other: Summary) -> bool:
@@ -258,10 +289,14 @@ def _differ(one: Summary, other: Summary) -> bool:
 
 
 def with_spread(one: Summary) -> str:
-    shown = f"{one.score:.2f}" if one.score >= 10 else f"{one.score:.3f}"
+    shown = _score_text(one.score)
     if len(one.results) == 1:
         return shown
     return f"{shown} ± {one.spread:.2f}" if one.score >= 10 else f"{shown} ± {one.spread:.3f}"
+
+
+def _score_text(score: float) -> str:
+    return f"{score:.2f}" if score >= 10 else f"{score:.3f}"
 
 
 def _score(result: Result, test: str, key: str) -> float | None:

@@ -85,6 +85,11 @@ def _dilated_field(length: int, settings: Settings) -> float:
     return 1 + repeats * (_kernel(settings) - 1) * sum(dilations)
 
 
+def _stack_path(length: int, settings: Settings) -> float:
+    reach = min(length, _convolution_field(length, settings))
+    return max(1, math.ceil((reach - 1) / max(_kernel(settings) - 1, 1)))
+
+
 def _logarithm(length: int, settings: Settings) -> float:
     return max(1, math.ceil(math.log(max(length, 2), max(_kernel(settings), 2))))
 
@@ -107,12 +112,10 @@ _TABLE = {
     "gnmt": _RECURRENT_ATTENTION,
     "deep-att": _RECURRENT_ATTENTION,
     "convolutional": Complexity("O(k · n · d²)", _one, _one, _all),
+    "convolutional-lm": Complexity("O(k · n · d²)", _one, _stack_path, _convolution_field),
     "bytenet": Complexity("O(k · n · d²)", _one, _logarithm, _dilated_field),
     "encoder-decoder": _SELF_ATTENTION,
     "language-model": _SELF_ATTENTION,
 }
 """A convolutional decoder attends to the whole source from every layer, so its path to a source token is one step; its
 own field over the target is 1 + L(k − 1)."""
-
-CONVOLUTION_FIELD = _convolution_field
-"""The target tokens that a stack of convolutions sees: 1 + L(k − 1)."""
