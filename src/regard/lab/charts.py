@@ -99,10 +99,10 @@ def number(value: float) -> str:
     """A number for an axis or a table: at most four significant digits, with SI prefixes when it is large."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "–"
-    if abs(value) >= 1e15:
+    if abs(value) >= 1e18:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}·10^{int(exponent)}"
-    for size, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
+    for size, prefix in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= size:
             unit = 1e3 if prefix == " k" else size
             return f"{value / unit:.4g}{prefix}"

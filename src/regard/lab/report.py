@@ -118,7 +118,8 @@ def _style() -> str:
         ".leader{stroke:var(--line)}.error{stroke:var(--fg);stroke-width:1.5}.wide{overflow-x:auto}"
         "table{border-collapse:collapse;font-size:.9rem}caption{text-align:left;color:var(--soft);padding:.3rem 0}"
         "th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--line);vertical-align:top;"
-        "font-variant-numeric:tabular-nums}.short{white-space:nowrap}tbody th{min-width:10rem}thead th{border-bottom:2px solid var(--soft)}tbody th{font-weight:600}"
+        "font-variant-numeric:tabular-nums}.short{white-space:nowrap}thead th{border-bottom:2px solid var(--soft)}"
+        "tbody th{font-weight:600;min-width:10rem}"
         f"@media print{{main{{max-width:none}}}}{series}svg text.t0{{fill:var(--c0)}}"
         + "".join(f"svg text.t{i}{{fill:var(--c{i})}}" for i in range(1, COLORS))
     )

@@ -165,7 +165,7 @@ def _contradictions(ranked: Sequence[Summary], metric: Metric) -> list[str]:
         if gap > 0:
             sure = "" if _differ(one, other) else ", a difference that these seeds do not establish"
             lines.append(
-                f"Against the expected order, {one.rung.label} did worse than {other.rung.label} "
+                f"Against the expected order, {_named(one)} did worse than {_named(other)} "
                 f"by {number(round(gap, 3))} {metric.name}{sure}."
             )
     if not lines and len(by_place) > 1:
@@ -186,8 +186,7 @@ def _steps(full: Sequence[Summary], metric: Metric) -> list[str]:
     if gain <= 0:
         return []
     return [
-        f"The largest single step is from {one.rung.label} to {after.rung.label}: "
-        f"{number(round(gain, 3))} {metric.name}."
+        f"The largest single step is from {_named(one)} to {_named(after)}: {number(round(gain, 3))} {metric.name}."
     ]
 
 
@@ -223,7 +222,7 @@ def _data_effect(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -
     )
     most, least = max(losses, key=lambda each: each[0]), min(losses, key=lambda each: each[0])
     shown = [
-        f"{one.rung.label} ({_score_text(one.score)} becomes {_score_text(after)})" for _, one, after in (most, least)
+        f"{_named(one)} ({_score_text(one.score)} becomes {_score_text(after)})" for _, one, after in (most, least)
     ]
     return [f"With {low:.0%} of the data{with_less}, {shown[0]} loses most {metric.name}, and {shown[1]} least."]
 
@@ -238,7 +237,7 @@ def _cost(ranked: Sequence[Summary], metric: Metric) -> list[str]:
     for cost, one in known[1:]:
         if ranked.index(one) < ranked.index(efficient[-1][1]):
             efficient.append((cost, one))
-    shown = [f"{one.rung.label} ({number(cost)})" for cost, one in efficient]
+    shown = [f"{_named(one)} ({number(cost)})" for cost, one in efficient]
     if len(efficient) == 1:
         return [f"{shown[0]} is the best and needs the fewest training FLOPs."]
     return [
@@ -253,7 +252,7 @@ def _forgetting(full: Sequence[Summary]) -> list[str]:
     measure = nats_saved if saved else recall_rate
     lines = []
     for distance in dict.fromkeys((*_distances(full)[:1], *_distances(full)[-1:])):
-        rates = [(rate, one.rung.label) for one in full if (rate := measure(one, distance)) is not None]
+        rates = [(rate, _named(one)) for one in full if (rate := measure(one, distance)) is not None]
         if len(rates) < 2:
             continue
         best, worst = (choose(rates, key=lambda each: each[0]) for choose in (max, min))
@@ -286,6 +285,11 @@ def _differ(one: Summary, other: Summary) -> bool:
     if len(one.results) < 2 or len(other.results) < 2:
         return False
     return abs(one.score - other.score) > 2 * math.hypot(one.error, other.error)
+
+
+def _named(one: Summary) -> str:
+    """A label inside a sentence: in quotation marks if it has a comma, which would read as a part of the sentence."""
+    return f"“{one.rung.label}”" if "," in one.rung.label else one.rung.label
 
 
 def with_spread(one: Summary) -> str:

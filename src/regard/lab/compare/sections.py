@@ -152,7 +152,7 @@ def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
         return Section("")
     unit = "training FLOPs" if has_flops else "steps"
     chart = line_chart(f"{metric.curve_name} against {unit}", unit, metric.curve_name, series, log_x=True)
-    table = Table(f"{metric.curve_name} against {unit}", ("model", f"{unit} in all", "last", "best"), tuple(rows))
+    table = Table(f"{_capital(metric.curve_name)} against {unit}", ("model", f"{unit} in all", "last", "best"), tuple(rows))
     return Section(
         "Score against training cost",
         ("Validations of the first seed while it was trained.",),
@@ -335,3 +335,7 @@ def _bytes(value: float | None) -> str:
         if value >= size:
             return f"{value / size:.1f} {unit}"
     return f"{value:.0f} B"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
