@@ -94,10 +94,12 @@ def test_reading_says_where_the_order_is_not_as_expected(ladder: Ladder) -> None
 
 def test_reading_names_the_models_that_are_worth_their_cost(ladder: Ladder) -> None:
     text = read(ladder, [result("small", 20.0), result("wide", 30.0)])
-    assert "everything cheaper has a worse BLEU: Small <Transformer> (1 G), Wide & Transformer (4 G)." in text
+    assert "everything cheaper does worse: Small <Transformer> (1 G), Wide & Transformer (4 G)." in text
     assert "Small <Transformer> (1 G) is the best and needs the fewest training FLOPs." in read(
         ladder, [result("small", 30.0), result("wide", 20.0)]
     )
+    counted = [result("small", 20.0, flops=None), result("wide", 30.0)]
+    assert "worse: Small <Transformer> (counted, not trained), Wide & Transformer (4 G)." in read(ladder, counted)
 
 
 def test_reading_of_memory_names_the_best_and_the_worst(ladder: Ladder) -> None:
@@ -110,6 +112,8 @@ def test_reading_of_memory_names_the_best_and_the_worst(ladder: Ladder) -> None:
     text = read(ladder, [result("small", 20.0, recall=none), result("wide", 30.0, recall=saved)])
     assert "After 4 tokens of other text, having read a random sequence before helps Wide" in text
     assert text.endswith("(0.50 nats a token) most and Small <Transformer> (0.00 nats a token) least.")
+    text = read(ladder, [result("small", 20.0, recall=none), result("wide", 30.0, recall=none)])
+    assert text.endswith("no model remembers a random sequence: it saves at most 0.00 nats a token.")
 
 
 def test_reading_compares_with_published_numbers(ladder: Ladder) -> None:

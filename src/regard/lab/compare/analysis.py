@@ -15,6 +15,8 @@ from regard.lab.charts import number
 from regard.lab.compare.ladder import Ladder, RungConfig
 
 Result = Mapping[str, Any]
+_LEAST_NATS = 0.05
+"""What a language model saves by having read a sequence before, if it remembers it at all."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def reading(ladder: Ladder, results: Sequence[Result], summaries: Sequence[Summa
     lines = [_ranking(ranked, metric), *_contradictions(ranked, metric), *_steps(full, metric)]
     lines += _against_published(full, metric)
     lines += _data_effect(ladder, summaries, metric)
-    lines += _cost(ranked, metric)
+    lines += _cost(ranked)
     lines += _forgetting(full)
     return [*lines, *failures(results)]
 
@@ -224,25 +226,25 @@ def _data_effect(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -
     shown = [
         f"{_named(one)} ({_score_text(one.score)} becomes {_score_text(after)})" for _, one, after in (most, least)
     ]
-    return [f"With {low:.0%} of the data{with_less}, {shown[0]} loses most {metric.name}, and {shown[1]} least."]
+    return [f"With {low:.0%} of the data{with_less}, {shown[0]} suffers most and {shown[1]} least."]
 
 
-def _cost(ranked: Sequence[Summary], metric: Metric) -> list[str]:
-    """The rungs that do better than all that cost less to train."""
-    known = [(cost, one) for one in ranked if (cost := one.mean("flops"))]
-    if len(known) < 2:
+def _cost(ranked: Sequence[Summary]) -> list[str]:
+    """The rungs that do better than all that cost less to train. A model that is counted has no training FLOPs."""
+    costs = sorted(
+        ((one.mean("flops") or 0.0, place, one) for place, one in enumerate(ranked)), key=lambda each: each[:2]
+    )
+    if len(costs) < 2 or not costs[-1][0]:
         return []
-    known.sort(key=lambda each: (each[0], ranked.index(each[1])))
-    efficient = [known[0]]
-    for cost, one in known[1:]:
-        if ranked.index(one) < ranked.index(efficient[-1][1]):
-            efficient.append((cost, one))
-    shown = [f"{_named(one)} ({number(cost)})" for cost, one in efficient]
+    efficient = [costs[0]]
+    for one in costs[1:]:
+        if one[1] < efficient[-1][1]:
+            efficient.append(one)
+    shown = [f"{_named(one)} ({number(cost) if cost else 'counted, not trained'})" for cost, _, one in efficient]
     if len(efficient) == 1:
         return [f"{shown[0]} is the best and needs the fewest training FLOPs."]
     return [
-        f"By training FLOPs, these are worth their cost, because everything cheaper has a worse {metric.name}: "
-        f"{', '.join(shown)}."
+        f"By training FLOPs, these are worth their cost, because everything cheaper does worse: {', '.join(shown)}."
     ]
 
 
@@ -260,7 +262,10 @@ def _forgetting(full: Sequence[Summary]) -> list[str]:
             f"{label} ({rate:.2f} nats a token)" if saved else f"{label} ({rate:.0%})" for rate, label in (best, worst)
         ]
         far = f"{distance} {'token' if saved else 'word'}{'' if distance == 1 else 's'}"
-        if saved:
+        if saved and best[0] < _LEAST_NATS:
+            most = f"{best[0]:.2f} nats a token"
+            lines.append(f"After {far} of other text, no model remembers a random sequence: it saves at most {most}.")
+        elif saved:
             lines.append(
                 f"After {far} of other text, having read a random sequence before helps {shown[0]} most and {shown[1]} "
                 "least."
@@ -288,8 +293,8 @@ def _differ(one: Summary, other: Summary) -> bool:
 
 
 def _named(one: Summary) -> str:
-    """A label inside a sentence: in quotation marks if it has a comma, which would read as a part of the sentence."""
-    return f"“{one.rung.label}”" if "," in one.rung.label else one.rung.label
+    """A label inside a sentence: in quotation marks if it has punctuation, which would read as the sentence's."""
+    return f"“{one.rung.label}”" if set(",:;") & set(one.rung.label) else one.rung.label
 
 
 def with_spread(one: Summary) -> str:

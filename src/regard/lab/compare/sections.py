@@ -152,7 +152,8 @@ def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
         return Section("")
     unit = "training FLOPs" if has_flops else "steps"
     chart = line_chart(f"{metric.curve_name} against {unit}", unit, metric.curve_name, series, log_x=True)
-    table = Table(f"{_capital(metric.curve_name)} against {unit}", ("model", f"{unit} in all", "last", "best"), tuple(rows))
+    header = ("model", f"{unit} in all", "last", "best")
+    table = Table(f"{_capital(metric.curve_name)} against {unit}", header, tuple(rows))
     return Section(
         "Score against training cost",
         ("Validations of the first seed while it was trained.",),
