@@ -36,6 +36,8 @@ class Complexity:
 def complexity_of(settings: Settings) -> Complexity | None:
     """The row of a model by the `kind` in its settings; None for an unknown kind."""
     kind = str(settings.get("kind", "encoder-decoder"))
+    if kind == "context" and settings.get("mixing", "query_key") not in ("mean", "learned"):
+        return _PAIRWISE_MIXING
     return _TABLE.get(kind)
 
 
@@ -95,7 +97,8 @@ def _logarithm(length: int, settings: Settings) -> float:
 
 
 _WINDOW = Complexity("O(m · d²)", _one, _one, _window)
-_MIXING = Complexity("O(n · d)", _one, _one, _all)
+_MIXING = Complexity("O(n · d)", _one, _one, _window)
+_PAIRWISE_MIXING = Complexity("O(n² · d)", _one, _one, _window)
 _RECURRENT = Complexity("O(n · d²)", _all, _all, _all)
 _RECURRENT_ATTENTION = Complexity("O(n · d² + n² · d)", _all, _one, _all)
 _SELF_ATTENTION = Complexity("O(n² · d + n · d²)", _one, _one, _all)
