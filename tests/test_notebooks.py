@@ -11,6 +11,7 @@ SMALL = {
     "your-own-translator": {"STEPS": 10, "PAIRS": 700},
     "looking-inside": {"SENTENCE": "See you."},
     "language-model": {"STEPS": 20, "SENTENCES": 500},
+    "from-n-gram-to-transformer": {"STEPS": 3, "PAIRS": 400, "TEST": 8, "RUNGS": ["dnn2"], "TOKENS": 3000},
 }
 
 

@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from regard.cli import app
+from regard.lab.compare.ladder import read_ladder
+from regard.lab.compare.plan import validate
 from regard.task.registry import read_values
 
 ROOT = Path(__file__).parent.parent
@@ -89,9 +91,13 @@ def test_a_wrong_command_does_not_parse(line: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_recipe_in_the_docs_is_valid(page: Path) -> None:
+def test_every_recipe_and_ladder_in_the_docs_is_valid(page: Path, tmp_path: Path) -> None:
     for text in blocks(page, "toml"):
-        read_values(tomllib.loads(text), page.name)
+        if "[[rungs]]" in text:
+            (tmp_path / "own.toml").write_text(text, encoding="utf-8")
+            assert validate(read_ladder(tmp_path / "own.toml")[0])
+        else:
+            read_values(tomllib.loads(text), page.name)
 
 
 def test_docs_contain_a_recipe() -> None:

@@ -51,6 +51,23 @@ FIRST_ROUND: dict[str, dict[str, Grid]] = {
         "lstm": ((0.001, 0.003), (0.3, 0.5)),
         "transformer": ((0.001, 0.003), (0.1, 0.2)),
     },
+    "what-attention-buys-quick": {
+        "dnn1": ((0.002, 0.005), (0.0, 0.1)),
+        "dnn2": ((0.002, 0.005), (0.0, 0.1)),
+        "context-mean": ((0.002, 0.005), (0.0, 0.1)),
+        "context-learned": ((0.002, 0.005), (0.0, 0.1)),
+        "context-cosine": ((0.002, 0.005), (0.0, 0.1)),
+        "context-query-key": ((0.002, 0.005), (0.0, 0.1)),
+        "gru": ((0.002, 0.005), (0.0, 0.1)),
+        "bahdanau": ((0.005,), (0.0, 0.1)),  # for the seven above, the larger rate was better by far
+        "convs2s": ((0.005,), (0.0, 0.1)),
+        "transformer": ((0.003, 0.005), (0.0, 0.1)),
+    },
+    "language-quick": {
+        "window": ((0.002, 0.005), (0.1, 0.3)),
+        "lstm": ((0.002, 0.005), (0.1, 0.3)),
+        "transformer": ((0.002, 0.005), (0.1, 0.3)),
+    },
 }
 """By ladder and rung: learning rates and dropouts."""
 SECOND_ROUND: dict[str, dict[str, Grid]] = {

@@ -80,8 +80,7 @@ def to_html(title: str, description: str, sections: Sequence[Section]) -> str:
 def _html_table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
     rows = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in table.rows
+        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(map(_html_cell, row[1:])) + "</tr>" for row in table.rows
     )
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.caption)}"><table>'
@@ -89,6 +88,14 @@ def _html_table(table: Table) -> str:
     )
 
 
+def _html_cell(cell: str) -> str:
+    """A cell; numbers with their units and spreads are not wrapped."""
+    kind = ' class="short"' if len(cell) <= _SHORT else ""
+    return f"<td{kind}>{escape(cell)}</td>"
+
+
+_SHORT = 20
+"""Characters that fit on one line in any table."""
 _LIGHT = ("#1f6fb2", "#c4501b", "#2e7d4f", "#8a3fa0", "#a67c00", "#b3245c", "#0f7f86", "#5b5b5b")
 _DARK = ("#6fb3ec", "#f0935f", "#6cc48f", "#cf92e0", "#e0bd4a", "#f07fae", "#5fcdd3", "#b8b8b8")
 
@@ -106,13 +113,14 @@ def _style() -> str:
         f"@media(prefers-color-scheme:dark){{:root{{--bg:#16181b;--fg:#e8e8e8;--soft:#a8a8a8;--line:#3a3d42;{variables(_DARK)}}}}}"
         "body{background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif;margin:0}"
         "main{max-width:76rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{line-height:1.2}h2{margin-top:2.5rem}"
-        "p,ul{max-width:60rem}td:nth-child(n+7):last-child{min-width:11rem}tbody th{min-width:7rem}"
-        "figure{margin:1rem 0}svg{width:100%;max-width:46rem;height:auto;font:12px system-ui,sans-serif}"
+        "p,ul{max-width:60rem}td:nth-child(n+7):last-child{min-width:11rem}"
+        "figure{margin:1rem 0;max-width:60rem}svg{width:100%;height:auto;font:12px system-ui,sans-serif}"
         "svg text{fill:var(--fg)}svg .label{fill:var(--soft)}.grid{stroke:var(--line);stroke-width:1}"
         ".leader{stroke:var(--line)}.error{stroke:var(--fg);stroke-width:1.5}.wide{overflow-x:auto}"
         "table{border-collapse:collapse;font-size:.9rem}caption{text-align:left;color:var(--soft);padding:.3rem 0}"
         "th,td{text-align:left;padding:.3rem .5rem;border-bottom:1px solid var(--line);vertical-align:top;"
-        "font-variant-numeric:tabular-nums}thead th{border-bottom:2px solid var(--soft)}tbody th{font-weight:600}"
+        "font-variant-numeric:tabular-nums}.short{white-space:nowrap}thead th{border-bottom:2px solid var(--soft)}"
+        "tbody th{font-weight:600;min-width:10rem}"
         f"@media print{{main{{max-width:none}}}}{series}svg text.t0{{fill:var(--c0)}}"
         + "".join(f"svg text.t{i}{{fill:var(--c{i})}}" for i in range(1, COLORS))
     )

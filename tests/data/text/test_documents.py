@@ -278,3 +278,16 @@ def test_tiny_shakespeare_is_split_like_nanogpts() -> None:
     valid = TextConfig(dataset="tinyshakespeare", path="input.txt.gz", begin=0.9)
     assert count_text(train) == TextCounts(1, 1_003_854, 1_003_854)
     assert count_text(valid) == TextCounts(1, 111_540, 111_540)
+
+
+def test_column_of_a_table_with_tabs_is_read(tmp_path: Path) -> None:
+    table = "One text.\tnews\nAnother.\tfiction\n"
+    assert list(read_texts(config(tmp_path, table, "a.tsv", column=1))) == ["One text.", "Another."]
+    assert list(read_texts(config(tmp_path, table, "a.tsv", column=2, begin=0.3))) == ["fiction"]
+    named = config(tmp_path, f"text\tgenre\n{table}", "b.tsv", column="text")
+    assert list(read_texts(named)) == ["One text.", "Another."]
+    assert list(read_texts(config(tmp_path, table, "a.tsv"))) == [table]  # without a column, it is a plain text
+    with pytest.raises(UserError, match=r"a.tsv, line 1: found 2 columns separated by tabs; column 3 is needed."):
+        list(read_texts(config(tmp_path, table, "a.tsv", column=3)))
+    with pytest.raises(UserError, match="there is no column 'words'"):
+        list(read_texts(config(tmp_path, table, "a.tsv", column="words")))

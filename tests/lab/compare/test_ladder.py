@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from regard.data.registry import find_dataset
 from regard.errors import UserError
+from regard.lab.compare.complexity import complexity_of
 from regard.lab.compare.ladder import BudgetConfig, Ladder, dotted, list_ladders, read_ladder
 from regard.lab.compare.plan import plan_runs, validate
 from regard.task.recipe_io import read_recipe
@@ -172,3 +174,25 @@ def test_shipped_ladder_is_valid(ladder: Ladder) -> None:
     recipes = validate(ladder)
     assert [*recipes] == [rung.name for rung in ladder.rungs]
     assert all(rung.reference for rung in ladder.rungs)
+    assert all(complexity_of(each.recipe.expected_model_config) for each in recipes.values())
+
+
+@pytest.mark.parametrize("ladder", list_ladders(), ids=lambda ladder: ladder.name)
+def test_all_runs_of_a_shipped_ladder_are_planned(ladder: Ladder, tmp_path: Path) -> None:
+    recipe = read_recipe(ladder.base, dotted(ladder.overrides))
+    if any(find_dataset(source.dataset, source.paths_given()) is None for source in recipe.data.train):
+        pytest.skip("its data are not on this machine")
+    keys = [run.key for run in plan_runs(ladder, [], tmp_path)]
+    assert len(set(keys)) == len(keys)
+    assert {key.rsplit("-", 2)[0] for key in keys} == {rung.name for rung in ladder.rungs}
+
+
+@pytest.mark.parametrize("name", ["what-attention-buys-quick", "language-quick"])
+def test_data_of_a_quick_ladder_ship_with_the_package(name: str) -> None:
+    ladder, _ = read_ladder(name)
+    recipe = read_recipe(ladder.base, dotted(ladder.overrides))
+    sources = [*recipe.data.train, recipe.data.valid, *recipe.test_sources().values()]
+    shipped = resources.files("regard.data") / "shipped"
+    for source in sources:
+        assert (shipped / source.dataset / source.path).is_file()
+    assert ladder.device == "cpu"

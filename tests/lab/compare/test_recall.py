@@ -44,7 +44,24 @@ def test_copying_is_recalled_and_guessing_is_not() -> None:
 
     (row,) = copy_recall(lambda tokens: copying(tokens, 6), [0] * 100, vocabulary, (6,))
     assert row["recalled"] == row["total"]
+    assert row["nats_saved"] > 0.9  # logits of 0 and 1: a copied token is e times as probable
     (row,) = copy_recall(lambda tokens: copying(tokens, 7), [0] * 100, vocabulary, (6,))
     assert row["recalled"] < row["total"] / 4
     (row,) = copy_recall(lambda tokens: copying(tokens, 7), [0] * 100, vocabulary, (6,), max_length=10)
     assert row["recalled"] is None
+
+
+def test_a_model_of_the_last_token_saves_nothing_and_one_of_all_tokens_does() -> None:
+    vocabulary = 50
+
+    def last(tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(tokens, vocabulary).float()
+
+    def seen(tokens: torch.Tensor) -> torch.Tensor:
+        return last(tokens).cumsum(dim=1)
+
+    for distance in (1, 20):
+        (row,) = copy_recall(last, list(range(40)), vocabulary, (distance,))
+        assert row["nats_saved"] == 0
+        (row,) = copy_recall(seen, [0] * 40, vocabulary, (distance,))
+        assert row["nats_saved"] > 0

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,30 @@ def test_reading_says_where_the_order_is_not_as_expected(ladder: Ladder) -> None
     assert "The order is the expected one" in read(ladder, [result("small", 20.0), result("wide", 30.0)])
 
 
+def test_reading_names_the_models_that_are_worth_their_cost(ladder: Ladder) -> None:
+    text = read(ladder, [result("small", 20.0), result("wide", 30.0)])
+    assert "everything cheaper does worse: Small <Transformer> (1 G), Wide & Transformer (4 G)." in text
+    assert "Small <Transformer> (1 G) is the best and needs the fewest training FLOPs." in read(
+        ladder, [result("small", 30.0), result("wide", 20.0)]
+    )
+    counted = [result("small", 20.0, flops=None), result("wide", 30.0)]
+    assert "worse: Small <Transformer> (counted, not trained), Wide & Transformer (4 G)." in read(ladder, counted)
+
+
+def test_reading_of_memory_names_the_best_and_the_worst(ladder: Ladder) -> None:
+    forgetful = [{"distance": 1, "total": 10, "recalled": 9}, {"distance": 3, "total": 10, "recalled": 1}]
+    text = read(ladder, [result("small", 20.0, recall=forgetful), result("wide", 30.0)])
+    assert "A planted word with 1 word after it is translated equally often by all models (90%)." in text
+    assert "with 3 words after it is translated most often by Wide & Transformer (40%), least often by Small" in text
+    saved = [{"distance": 4, "total": 10, "recalled": 0, "nats_saved": 0.5}]
+    none = [{"distance": 4, "total": 10, "recalled": 0, "nats_saved": 0.0}]
+    text = read(ladder, [result("small", 20.0, recall=none), result("wide", 30.0, recall=saved)])
+    assert "After 4 tokens of other text, having read a random sequence before helps Wide" in text
+    assert text.endswith("(0.50 nats a token) most and Small <Transformer> (0.00 nats a token) least.")
+    text = read(ladder, [result("small", 20.0, recall=none), result("wide", 30.0, recall=none)])
+    assert text.endswith("no model remembers a random sequence: it saves at most 0.00 nats a token.")
+
+
 def test_reading_compares_with_published_numbers(ladder: Ladder) -> None:
     assert "Small <Transformer> falls short of what is published" in read(ladder, [result("small", 20.0)])
     assert "Small <Transformer> reaches what is published" in read(ladder, [result("small", 99.5)])
@@ -116,6 +141,23 @@ def test_charts_stay_inside_their_frame(points: tuple[tuple[float, float], ...],
     for circle in circles:
         assert 0 <= float(circle.attrib["cx"]) <= width
         assert 0 <= float(circle.attrib["cy"]) <= height
+
+
+@pytest.mark.parametrize("count", [2, 10, 27])
+def test_names_of_lines_neither_overlap_nor_leave_the_chart(count: int) -> None:
+    names = [f"A model with a rather long name, number {number}" for number in range(count)]
+    series = [Series(name, ((1.0, 1.0), (2.0, 5.0 + index % 3)), index) for index, name in enumerate(names)]
+    root = ElementTree.fromstring(line_chart("t", "x", "y", series))
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    texts = [text for text in root.findall("text") if text.text in names]
+    places = sorted(float(text.attrib["y"]) for text in texts)
+    assert len(places) == count
+    assert all(after - before > 12 for before, after in pairwise(places))
+    assert places[0] > 0
+    assert places[-1] < height
+    assert all(float(text.attrib["x"]) + 6 * len(text.text or "") < width for text in texts)
+    styles = {(line.attrib["class"], line.attrib["stroke-dasharray"]) for line in root.findall("polyline")}
+    assert len(styles) == count
 
 
 def test_charts_without_points_are_empty() -> None:

@@ -1,6 +1,6 @@
 """Documents of a text: from one file or a folder of files, or from a range of its characters.
 
-Each row of a table (.csv, .jsonl, .parquet …) is a document.
+Each row of a table (.csv, .jsonl, .parquet …, and .tsv if a column is set) is a document.
 
 Everything is streamed. A long document is read in passages of some thousand characters. Concatenated, they are the
 document, and with our tokenizers they give the same ids: a passage ends before a line break that is followed by a
@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from regard.config import ConfigError
 from regard.data.source import Column, DataSource, NonEmpty
 from regard.data.text.lines import check_file, read_lines, uncompressed_name, uncompressed_suffix
+from regard.data.text.pairs import read_columns
 from regard.data.text.records import choose_columns, is_records, read_records, record_files, text_of
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.errors import UserError
@@ -50,7 +51,7 @@ class TextConfig(DataSource):
     is one."""
     column: Column | None = None
     """The column of the text in a table, by name or number, or its key in a .jsonl file. By default the one named text,
-    or the only one."""
+    or the only one. A .tsv file is a table only if this is set."""
     begin: float = Field(default=0.0, ge=0, lt=1)
     """The start of the range, as a fraction of all characters: 0.9 for the last tenth."""
     end: float = Field(default=1.0, gt=0, le=1)
@@ -119,7 +120,7 @@ def read_passages(config: TextConfig, min_length: int = PASSAGE_LENGTH) -> Itera
     """
     first, last = _bounds(config)
     files = config.files()
-    in_rows = is_records(files[0])
+    in_rows = _is_table(files[0], config)
     cut_documents = config.unit == "file" and not in_rows
     buffer = _PassageBuffer(min_length, strip_line_end=not cut_documents and not in_rows)
     found = included = past_end = False
@@ -245,16 +246,26 @@ def _by_paragraph(files: list[Path]) -> Iterator[_Line]:
 _ROLES = {"text": ("text", "content", "document", "sentence")}
 
 
+def _is_table(path: Path, config: TextConfig) -> bool:
+    """Whether each row is a document. A file with tabs may be a plain text too, so it is one unless a column is set."""
+    return is_records(path) or (config.column is not None and uncompressed_suffix(path) == ".tsv")
+
+
 def _by_row(files: list[Path], config: TextConfig) -> Iterator[_Line]:
     """The texts of a table; rows without a text are skipped."""
     offset = 0
-    for path in files:
-        (column,) = choose_columns(path, None if config.column is None else (config.column,), _ROLES)
-        for where, (value,) in read_records(path, (column,)):
-            text = "" if value is None else text_of(value, column, where)
-            if text.strip():
-                yield _Line(offset, text, starts_document=True)
-                offset += len(text)
+    for text in chain.from_iterable(_column_of(path, config.column) for path in files):
+        if text.strip():
+            yield _Line(offset, text, starts_document=True)
+            offset += len(text)
+
+
+def _column_of(path: Path, given: Column | None) -> Iterator[str]:
+    """The texts in a column of a table."""
+    if given is not None and not is_records(path):
+        return (text for (text,) in read_columns(path, (given,)))
+    (column,) = choose_columns(path, None if given is None else (given,), _ROLES)
+    return (text_of("" if value is None else value, column, where) for where, (value,) in read_records(path, (column,)))
 
 
 _UNITS = {"file": _by_file, "line": _by_line, "paragraph": _by_paragraph}
@@ -299,7 +310,7 @@ def _bounds(config: TextConfig) -> tuple[int, int]:
     if config.begin == 0 and config.end == 1:
         return 0, sys.maxsize
     files = config.files()
-    lines = _by_row(files, config) if is_records(files[0]) else _by_file(files)
+    lines = _by_row(files, config) if _is_table(files[0], config) else _by_file(files)
     total = sum(len(line.text) for line in lines)
     return int(total * config.begin), int(total * config.end)
 

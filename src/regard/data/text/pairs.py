@@ -5,7 +5,7 @@ is up to filters. Two files of different length are never truncated to the short
 surplus, and from there on every pair is wrong. The error estimates where.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,25 +109,28 @@ def read_aligned(source: str | Path, target: str | Path) -> Iterator[Pair]:
 
 
 def read_table(path: str | Path, columns: Columns = COLUMNS) -> Iterator[Pair]:
-    """Two columns of each line. Columns are separated by tabs; quotation marks have no special meaning.
+    """Two columns of each line of a table; see `read_columns`."""
+    return (Pair(*fields) for fields in read_columns(path, columns))
+
+
+def read_columns(path: str | Path, columns: Sequence[Column]) -> Iterator[list[str]]:
+    """Some columns of each line. Columns are separated by tabs; quotation marks have no special meaning.
 
     If a column is given by its name, the first line has the names.
     """
     lines = enumerate(read_lines(path), start=1)
     names = next(lines, (0, ""))[1].split("\t") if any(isinstance(column, str) for column in columns) else []
-    first, second = (_column_number(Path(path), column, names) for column in columns)
-    if min(first, second) < 1:
-        raise UserError(f"Columns are counted from 1; found {first} and {second}.")
-    needed = max(first, second)
+    numbers = [_column_number(Path(path), column, names) for column in columns]
+    shown, needed = " and ".join(map(str, numbers)), max(numbers)
+    if min(numbers) < 1:
+        raise UserError(f"Columns are counted from 1; found {shown}.")
     for number, line in lines:
         fields = line.split("\t", needed)
         if len(fields) < needed:
             noun = "column" if len(fields) == 1 else "columns"
-            raise UserError(
-                f"{path}, line {number}: found {len(fields):,} {noun} separated by tabs; columns {first} and {second} "
-                "are needed."
-            )
-        yield Pair(fields[first - 1], fields[second - 1])
+            missing = f"columns {shown} are" if len(numbers) > 1 else f"column {shown} is"
+            raise UserError(f"{path}, line {number}: found {len(fields):,} {noun} separated by tabs; {missing} needed.")
+        yield [fields[each - 1] for each in numbers]
 
 
 def read_record_pairs(path: Path, columns: Columns | None = None) -> Iterator[Pair]:

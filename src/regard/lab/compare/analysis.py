@@ -15,6 +15,8 @@ from regard.lab.charts import number
 from regard.lab.compare.ladder import Ladder, RungConfig
 
 Result = Mapping[str, Any]
+_LEAST_NATS = 0.05
+"""What a language model saves by having read a sequence before, if it remembers it at all."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def reading(ladder: Ladder, results: Sequence[Result], summaries: Sequence[Summa
     lines = [_ranking(ranked, metric), *_contradictions(ranked, metric), *_steps(full, metric)]
     lines += _against_published(full, metric)
     lines += _data_effect(ladder, summaries, metric)
-    lines += _cost(ranked, metric)
+    lines += _cost(ranked)
     lines += _forgetting(full)
     return [*lines, *failures(results)]
 
@@ -140,6 +142,13 @@ def recall_rate(summary: Summary, distance: int) -> float | None:
     return sum(row["recalled"] for row in rows) / sum(row["total"] for row in rows) if rows else None
 
 
+def nats_saved(summary: Summary, distance: int) -> float | None:
+    """How much less a repeated random token surprised a language model at a distance, over the seeds."""
+    rows = [row for result in summary.results for row in result.get("recall") or () if row["distance"] == distance]
+    known = [row["nats_saved"] for row in rows if row.get("nats_saved") is not None]
+    return fmean(known) if known else None
+
+
 def _ranking(ranked: Sequence[Summary], metric: Metric) -> str:
     shown = [f"{one.rung.label} {with_spread(one)}" for one in ranked]
     single = all(len(one.results) == 1 for one in ranked)
@@ -158,7 +167,7 @@ def _contradictions(ranked: Sequence[Summary], metric: Metric) -> list[str]:
         if gap > 0:
             sure = "" if _differ(one, other) else ", a difference that these seeds do not establish"
             lines.append(
-                f"Against the expected order, {one.rung.label} did worse than {other.rung.label} "
+                f"Against the expected order, {_named(one)} did worse than {_named(other)} "
                 f"by {number(round(gap, 3))} {metric.name}{sure}."
             )
     if not lines and len(by_place) > 1:
@@ -179,8 +188,7 @@ def _steps(full: Sequence[Summary], metric: Metric) -> list[str]:
     if gain <= 0:
         return []
     return [
-        f"The largest single step is from {one.rung.label} to {after.rung.label}: "
-        f"{number(round(gain, 3))} {metric.name}."
+        f"The largest single step is from {_named(one)} to {_named(after)}: {number(round(gain, 3))} {metric.name}."
     ]
 
 
@@ -202,52 +210,79 @@ def _against_published(full: Sequence[Summary], metric: Metric) -> list[str]:
 def _data_effect(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -> list[str]:
     """Which rung loses most when there is less data."""
     low, high = min(ladder.sizes), max(ladder.sizes)
-    if low == high:
-        return []
     losses = []
-    for place in {one.number for one in summaries}:
+    for place in sorted({one.number for one in summaries}):
         sizes = {one.size: one for one in summaries if one.number == place}
-        if low in sizes and high in sizes:
-            loss = sizes[high].score - sizes[low].score
-            losses.append((loss if metric.higher_is_better else -loss, sizes[low].rung.label))
+        if low < high and low in sizes and high in sizes:
+            before, after = sizes[high].score, sizes[low].score
+            losses.append((before - after if metric.higher_is_better else after - before, sizes[high], after))
     if len(losses) < 2:
         return []
-    losses.sort()
-    least, most = losses[0], losses[-1]
-    return [
-        f"With {low:.0%} of the data, {most[1]} loses most ({number(round(most[0], 3))} {metric.name}) and {least[1]} "
-        f"least ({number(round(least[0], 3))})."
+    budget, less = ladder.budget, ladder.budget.value_of_parts
+    with_less = (
+        "" if less is None else f" and a budget of {number(less)} {budget.kind} instead of {number(budget.value)}"
+    )
+    most, least = max(losses, key=lambda each: each[0]), min(losses, key=lambda each: each[0])
+    shown = [
+        f"{_named(one)} ({_score_text(one.score)} becomes {_score_text(after)})" for _, one, after in (most, least)
     ]
+    return [f"With {low:.0%} of the data{with_less}, {shown[0]} suffers most and {shown[1]} least."]
 
 
-def _cost(ranked: Sequence[Summary], metric: Metric) -> list[str]:
-    """The cheapest rung that is as good as the best, within the spread."""
-    best = ranked[0]
-    costs = [(one.mean("flops"), one) for one in ranked]
-    known = [(cost, one) for cost, one in costs if cost]
-    if len(known) < 2 or best.mean("flops") is None:
+def _cost(ranked: Sequence[Summary]) -> list[str]:
+    """The rungs that do better than all that cost less to train. A model that is counted has no training FLOPs."""
+    costs = sorted(
+        ((one.mean("flops") or 0.0, place, one) for place, one in enumerate(ranked)), key=lambda each: each[:2]
+    )
+    if len(costs) < 2 or not costs[-1][0]:
         return []
-    cost, cheapest = min(known, key=lambda each: each[0])
-    if cheapest is best:
-        return [f"{best.rung.label} is the best and needs the fewest training FLOPs ({number(cost)})."]
-    ratio = (best.mean("flops") or cost) / cost
+    efficient = [costs[0]]
+    for one in costs[1:]:
+        if one[1] < efficient[-1][1]:
+            efficient.append(one)
+    shown = [f"{_named(one)} ({number(cost) if cost else 'counted, not trained'})" for cost, _, one in efficient]
+    if len(efficient) == 1:
+        return [f"{shown[0]} is the best and needs the fewest training FLOPs."]
     return [
-        f"{best.rung.label} needs {number(round(ratio, 2))} times the training FLOPs of {cheapest.rung.label}, the "
-        f"cheapest rung, which reaches {number(round(cheapest.score, 3))} {metric.name}."
+        f"By training FLOPs, these are worth their cost, because everything cheaper does worse: {', '.join(shown)}."
     ]
 
 
 def _forgetting(full: Sequence[Summary]) -> list[str]:
-    """Recall at the nearest and the farthest distance."""
+    """Which rung remembers best and worst, at the nearest and at the farthest distance."""
+    saved = any(nats_saved(one, distance) is not None for one in full for distance in _distances(full))
+    measure = nats_saved if saved else recall_rate
     lines = []
-    for one in full:
-        distances = sorted({row["distance"] for result in one.results for row in result.get("recall") or ()})
-        rates = [(distance, recall_rate(one, distance)) for distance in distances]
-        known = [(distance, rate) for distance, rate in rates if rate is not None]
-        if len(known) > 1:
-            (near, first), (far, last) = known[0], known[-1]
-            lines.append(f"{one.rung.label} {first:.0%} at {near} and {last:.0%} at {far}")
-    return [f"Recall of a planted word by its distance: {'; '.join(lines)}."] if lines else []
+    for distance in dict.fromkeys((*_distances(full)[:1], *_distances(full)[-1:])):
+        rates = [(rate, _named(one)) for one in full if (rate := measure(one, distance)) is not None]
+        if len(rates) < 2:
+            continue
+        best, worst = (choose(rates, key=lambda each: each[0]) for choose in (max, min))
+        shown = [
+            f"{label} ({rate:.2f} nats a token)" if saved else f"{label} ({rate:.0%})" for rate, label in (best, worst)
+        ]
+        far = f"{distance} {'token' if saved else 'word'}{'' if distance == 1 else 's'}"
+        if saved and best[0] < _LEAST_NATS:
+            most = f"{best[0]:.2f} nats a token"
+            lines.append(f"After {far} of other text, no model remembers a random sequence: it saves at most {most}.")
+        elif saved:
+            lines.append(
+                f"After {far} of other text, having read a random sequence before helps {shown[0]} most and {shown[1]} "
+                "least."
+            )
+        elif best[0] == worst[0]:
+            lines.append(
+                f"A planted word with {far} after it is translated equally often by all models ({best[0]:.0%})."
+            )
+        else:
+            lines.append(
+                f"A planted word with {far} after it is translated most often by {shown[0]}, least often by {shown[1]}."
+            )
+    return lines
+
+
+def _distances(full: Sequence[Summary]) -> list[int]:
+    return sorted({row["distance"] for one in full for result in one.results for row in result.get("recall") or ()})
 
 
 def _differ(one: Summary, other: Summary) -> bool:
@@ -257,11 +292,20 @@ def _differ(one: Summary, other: Summary) -> bool:
     return abs(one.score - other.score) > 2 * math.hypot(one.error, other.error)
 
 
+def _named(one: Summary) -> str:
+    """A label inside a sentence: in quotation marks if it has punctuation, which would read as the sentence's."""
+    return f"“{one.rung.label}”" if set(",:;") & set(one.rung.label) else one.rung.label
+
+
 def with_spread(one: Summary) -> str:
-    shown = f"{one.score:.2f}" if one.score >= 10 else f"{one.score:.3f}"
+    shown = _score_text(one.score)
     if len(one.results) == 1:
         return shown
     return f"{shown} ± {one.spread:.2f}" if one.score >= 10 else f"{shown} ± {one.spread:.3f}"
+
+
+def _score_text(score: float) -> str:
+    return f"{score:.2f}" if score >= 10 else f"{score:.3f}"
 
 
 def _score(result: Result, test: str, key: str) -> float | None:

@@ -30,7 +30,8 @@ LENGTHS = (5, 10, 15, 20, 30)
 _FEWEST_SENTENCES = 10
 """A bucket with fewer sentences has no score of its own."""
 _SAMPLES = 4
-_DECODED_TOKENS = 64
+DECODED_TOKENS = 64
+"""The tokens of the sequence on which the speed of decoding is measured."""
 _PROMPT_TOKENS = 16
 _TEXT_CHARACTERS = 20_000
 
@@ -184,9 +185,9 @@ def _loss_by_position(model: Any, ids: Sequence[int], length: int, device: torch
 def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
     """Milliseconds per token of one greedy sequence on the plain model, and the bytes of state that a row needs."""
     limits = [each for each in (model.max_positions, getattr(model, "max_source_positions", None)) if each is not None]
-    tokens = max(1, min(_DECODED_TOKENS, *(limit // 2 for limit in limits))) if limits else _DECODED_TOKENS
+    tokens = max(1, min(DECODED_TOKENS, *(limit // 2 for limit in limits))) if limits else DECODED_TOKENS
     prompt = list(prompt)[: max(1, min((limit // 2 for limit in limits), default=len(prompt)) - 1)]
-    best, nbytes = float("inf"), None
+    best = float("inf")
     for _ in range(2):
         try:
             state, last = model.prefill([prompt], tokens + 1)
@@ -198,8 +199,20 @@ def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
         except UserError as error:
             return {"problem": str(error)}
         best = min(best, (time.perf_counter() - start) / tokens)
-        nbytes = state.nbytes() if hasattr(state, "nbytes") else None
-    return {"ms_per_token": round(best * 1000, 4), "state_bytes": nbytes, "tokens": tokens}
+    large, small = (_state_bytes(model, prompt, capacity) for capacity in (tokens + 1, 1))
+    growth = None if large is None or small is None else round((large - small) / tokens)
+    return {
+        "ms_per_token": round(best * 1000, 4),
+        "state_bytes": large,
+        "bytes_per_token": growth,
+        "tokens": tokens,
+    }
+
+
+def _state_bytes(model: Any, prompt: list[int], capacity: int) -> int | None:
+    """The bytes that a sequence keeps between two steps, with room for so many tokens."""
+    state, _ = model.prefill([prompt], capacity)
+    return int(state.nbytes()) if hasattr(state, "nbytes") else None
 
 
 def _complexity(settings: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,12 +14,14 @@ from regard.lab.compare.analysis import (
     Summary,
     choose_metric,
     failures,
+    nats_saved,
     reading,
     recall_rate,
     summarize,
     with_spread,
 )
 from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.measure import DECODED_TOKENS
 from regard.lab.processes import minutes
 from regard.lab.report import Section, Table, write_report
 from regard.task.recipe_io import recipe_name
@@ -81,16 +83,27 @@ def _resources(full: Sequence[Summary]) -> Section:
             minutes(one.mean("seconds") or 0),
             _number(one.mean("tokens")),
             _number(one.mean("tokens_per_second")),
-            _bytes(one.mean("peak_memory")),
+            _bytes(one.mean("peak_memory") or None),
             _shown(one.mean("decode", "ms_per_token")),
             _bytes(one.mean("decode", "state_bytes")),
+            _bytes(one.mean("decode", "bytes_per_token")),
         )
         for one in full
     ]
-    header = ("model", "training", "target tokens", "tokens/s", "peak memory", "ms per decoded token", "state per row")
+    header = (
+        "model",
+        "training",
+        "target tokens",
+        "tokens/s",
+        "peak memory",
+        "ms per decoded token",
+        "decoding state",
+        "more per token",
+    )
     note = (
         "Training time and memory are those of a process that shares its machine with the runs beside it. Decoding is "
-        "greedy, one row at a time, on the plain PyTorch model."
+        "greedy, one sentence at a time, on the plain PyTorch model. Its state is what a sentence keeps between two "
+        f"steps, with room for {DECODED_TOKENS} tokens, and how much it grows with each of them."
     )
     return (
         Section("Time and memory", (note,), table=Table("Time and memory", header, tuple(rows)))
@@ -139,7 +152,8 @@ def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
         return Section("")
     unit = "training FLOPs" if has_flops else "steps"
     chart = line_chart(f"{metric.curve_name} against {unit}", unit, metric.curve_name, series, log_x=True)
-    table = Table(f"{metric.curve_name} against {unit}", ("model", f"{unit} in all", "last", "best"), tuple(rows))
+    header = ("model", f"{unit} in all", "last", "best")
+    table = Table(f"{_capital(metric.curve_name)} against {unit}", header, tuple(rows))
     return Section(
         "Score against training cost",
         ("Validations of the first seed while it was trained.",),
@@ -201,28 +215,48 @@ def _recall(ladder: Ladder, full: Sequence[Summary]) -> Section:
     distances = [each for each in ladder.recall if any(recall_rate(one, each) is not None for one in full)]
     if not distances:
         return Section("")
+    if any(nats_saved(one, each) is not None for one in full for each in distances):
+        return _recall_of_sequences(full, distances)
+    unit = "words after the planted one"
+    note = (
+        "A sentence with a rare word is followed by other sentences; the percentage of outputs that contain the word's "
+        "translation, by the number of words after it. Texts longer than those in training are hard for any model."
+    )
     series, rows = [], []
     for one in full:
         rates = [(distance, recall_rate(one, distance)) for distance in distances]
         points = tuple((float(distance), rate * 100) for distance, rate in rates if rate is not None)
         series.append(Series(one.rung.label, points, one.number))
         rows.append((one.rung.label, *("–" if rate is None else f"{rate:.0%}" for _, rate in rates)))
-    language = any(result.get("by_position") for one in full for result in one.results)
+    title = "Recall of a planted word against its distance"
+    chart = line_chart(title, unit, "% recalled", series, log_x=True, zero=True)
+    table = Table(f"Recall by the number of {unit}", ("model", *map(str, distances)), tuple(rows))
+    return Section(title, (note,), chart=chart, table=table)
+
+
+def _recall_of_sequences(full: Sequence[Summary], distances: Sequence[int]) -> Section:
+    """What language models remember of random tokens."""
+    unit = "tokens in between"
     note = (
-        "A random sequence of tokens is followed by real text and then by itself; the fraction of its tokens that a "
-        "model ranks first, by the number of tokens in between."
-        if language
-        else "A sentence with a rare word is followed by other sentences; the fraction of outputs that contain the "
-        "word's translation, by the number of words after it. Texts longer than those in training are hard for any "
-        "model."
+        "A random sequence of tokens is followed by real text and then by itself. The chart shows by how many nats the "
+        "loss of its tokens is lower than after another random sequence: 0 for a model that has forgotten what it "
+        "read. In parentheses, the fraction of its tokens that the model ranks first the second time."
     )
-    unit = "tokens in between" if language else "words after the planted one"
-    chart = line_chart(
-        "Recall of a planted word against its distance", unit, "% recalled", series, log_x=True, zero=True
+    series, rows = [], []
+    for one in full:
+        found = [(nats_saved(one, distance), recall_rate(one, distance)) for distance in distances]
+        points = tuple(
+            (float(distance), saved) for distance, (saved, _) in zip(distances, found, strict=True) if saved is not None
+        )
+        series.append(Series(one.rung.label, points, one.number))
+        cells = ("–" if saved is None else f"{saved:.2f} ({rate or 0:.0%})" for saved, rate in found)
+        rows.append((one.rung.label, *cells))
+    title = "Recall of planted tokens against their distance"
+    chart = line_chart(title, unit, "nats saved per token", series, log_x=True, zero=True)
+    table = Table(
+        f"Nats saved, and tokens ranked first, by the number of {unit}", ("model", *map(str, distances)), tuple(rows)
     )
-    header = ("model", *map(str, distances))
-    table = Table(f"Recall by the number of {unit}", header, tuple(rows))
-    return Section("Recall of a planted word against its distance", (note,), chart=chart, table=table)
+    return Section(title, (note,), chart=chart, table=table)
 
 
 def _complexity(full: Sequence[Summary]) -> Section:
@@ -300,9 +334,13 @@ def _shown(value: float | None) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    if not value:
+    if value is None:
         return "–"
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= size:
             return f"{value / size:.1f} {unit}"
     return f"{value:.0f} B"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
