@@ -13,9 +13,7 @@ def before_peers() -> Iterator[tuple[object, ...]]:
         yield peer, case["model"], case["case"], f"{largest:.1e}" if largest else "0", f"{case['ratio']:.2f}"
 
 
-@table(
-    "model | n-grams | difference, log₁₀ p | difference, log₁₀ back-off | perplexity, KenLM | regard"
-)
+@table("model | n-grams | difference, log₁₀ p | difference, log₁₀ back-off | perplexity, KenLM | regard")
 def kenlm() -> Iterator[tuple[object, ...]]:
     for case in cases("kenlm"):
         largest, perplexity = case["largest_difference_log10"], case["perplexity"]

@@ -42,14 +42,19 @@ def line_chart(
     log_x: bool = False,
     log_y: bool = False,
     zero: bool = False,
+    include: Sequence[float] = (),
 ) -> str:
-    """Lines with markers, labeled at their ends; nothing if there are no points. A logarithmic axis has none at 0."""
+    """Lines with markers, labeled at their ends; nothing if there are no points. A logarithmic axis has none at 0.
+
+    `zero` and `include` are values that the y axis has in any case, so that noise does not fill the chart.
+    """
     shown = [Series(one.name, _visible(one, log_x, log_y), one.color) for one in series]
     shown = [one for one in shown if one.points]
     if not shown:
         return ""
     xs, ys = ([point[axis] for one in shown for point in one.points] for axis in (0, 1))
-    frame = _Frame(_Axis(xs, log=log_x), _Axis([*ys, 0.0] if zero else ys, log=log_y), [one.name for one in shown])
+    y_axis = _Axis([*ys, *include, *((0.0,) if zero else ())], log=log_y)
+    frame = _Frame(_Axis(xs, log=log_x), y_axis, [one.name for one in shown])
     parts = [frame.draw(x_label, y_label)]
     for one in shown:
         places = [(frame.x(x), frame.y(y)) for x, y in one.points]
@@ -160,7 +165,7 @@ class _Frame:
 
     def __init__(self, x_axis: _Axis, y_axis: _Axis, names: Sequence[str]) -> None:
         self.x_axis, self.y_axis = x_axis, y_axis
-        self.width = _LEFT + PLOT + 20 + _SAMPLE + 10 + round(_LETTER * max(map(len, names)))
+        self.width = _LEFT + PLOT + 20 + _SAMPLE + 22 + round(_LETTER * max(map(len, names)))
         self.height = max(HEIGHT, round(_TOP + _BOTTOM + _LABEL_HEIGHT * len(names)))
         self.right, self.bottom = _LEFT + PLOT, self.height - _BOTTOM
 

@@ -29,7 +29,7 @@ def reading(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
     lines += _steps(sweep, rows)
     lines += _gradients(rows)
     lines += _lengths(rows)
-    return lines + _gaps(rows)
+    return lines + _over_fitting(rows)
 
 
 def row_label(sweep: Sweep, row: Row) -> str:
@@ -140,7 +140,7 @@ def _lengths(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _gaps(rows: Sequence[Row]) -> list[str]:
+def _over_fitting(rows: Sequence[Row]) -> list[str]:
     if not any(row.plan.variation is not None and row.plan.variation.family == "dropout" for row in rows):
         return []
     shown = []

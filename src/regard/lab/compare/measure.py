@@ -33,7 +33,7 @@ _SAMPLES = 4
 DECODED_TOKENS = 64
 """The tokens of the sequence on which the speed of decoding is measured."""
 _PROMPT_TOKENS = 16
-_TEXT_CHARACTERS = 20_000
+_TEXT_CHARACTERS = 60_000
 
 
 def measure(recipe: Recipe, folder: Path, ladder: Ladder, device: torch.device) -> dict[str, Any]:
@@ -176,6 +176,7 @@ def _loss_by_position(model: Any, ids: Sequence[int], length: int, device: torch
     means, low, found = total / rows, 1, []
     while low <= length:
         high = min(2 * low - 1, length)
+        high = length if length - high < (high - low) // 2 else high  # no bucket of a few positions at the end
         found.append({"from": low, "to": high, "loss": round(float(means[low - 1 : high].mean()), 4)})
         low = high + 1
     return found

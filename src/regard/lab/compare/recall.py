@@ -50,9 +50,9 @@ def word_pairs(pairs: Sequence[tuple[str, str]], *, least: int = 5, most: int = 
         both.update((one, other) for one in source & rare for other in target & likely)
     found: dict[str, tuple[float, str]] = {}
     for (one, other), count in both.items():
-        dice = 2 * count / (sources[one] + targets[other])
-        if dice >= 0.8 and (dice, other) > found.get(one, (0.0, "")):
-            found[one] = dice, other
+        coefficient = 2 * count / (sources[one] + targets[other])
+        if coefficient >= 0.8 and (coefficient, other) > found.get(one, (0.0, "")):
+            found[one] = coefficient, other
     return {word: translation for word, (_, translation) in sorted(found.items())}
 
 

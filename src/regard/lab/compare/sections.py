@@ -14,14 +14,13 @@ from regard.lab.compare.analysis import (
     Summary,
     choose_metric,
     failures,
-    nats_saved,
     reading,
-    recall_rate,
     summarize,
     with_spread,
 )
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.measure import DECODED_TOKENS
+from regard.lab.compare.recall_section import recall_section
 from regard.lab.processes import minutes
 from regard.lab.report import Section, Table, write_report
 from regard.task.recipe_io import recipe_name
@@ -45,7 +44,7 @@ def make_sections(ladder: Ladder, results: Sequence[Result]) -> list[Section]:
         _by_cost(full, metric),
         _by_length(full, metric),
         _by_position(full),
-        _recall(ladder, full),
+        recall_section(ladder, full),
         _complexity(full),
         _samples(ladder, full),
         _setup(ladder, results),
@@ -134,10 +133,13 @@ def _by_size(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -> Se
 
 def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
     """The validations of the first seed against the FLOPs until then."""
-    has_flops = all(one.mean("flops") for one in full)
+    has_flops = any(one.mean("flops") for one in full)
     series, rows = [], []
     for one in full:
         result = one.results[0]
+        if has_flops and not result["flops"]:  # a table of n-grams is counted
+            rows.append((one.rung.label, "none", *_last_and_best(result["curve"], metric)))
+            continue
         per_step = (result["flops"] / max(result["steps"], 1)) if has_flops else 1
         points = [
             (row["step"] * per_step, row[metric.curve])
@@ -146,8 +148,7 @@ def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
         ]
         if points:
             series.append(Series(one.rung.label, tuple(points), one.number))
-            best = metric.best([y for _, y in points]) if metric.curve == metric.key else min(y for _, y in points)
-            rows.append((one.rung.label, number(points[-1][0]), number(points[-1][1]), number(best)))
+            rows.append((one.rung.label, number(points[-1][0]), *_last_and_best(result["curve"], metric)))
     if not series:
         return Section("")
     unit = "training FLOPs" if has_flops else "steps"
@@ -160,6 +161,14 @@ def _by_cost(full: Sequence[Summary], metric: Metric) -> Section:
         chart=chart,
         table=table,
     )
+
+
+def _last_and_best(curve: Sequence[Result], metric: Metric) -> tuple[str, str]:
+    """The last and the best validation of a run."""
+    values = [row[metric.curve] for row in curve if metric.curve in row]
+    if not values:
+        return "–", "–"
+    return number(values[-1]), number(metric.best(values) if metric.curve == metric.key else min(values))
 
 
 def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
@@ -209,54 +218,6 @@ def _by_position(full: Sequence[Summary]) -> Section:
     return Section(
         "Loss against context", (note,), chart=chart, table=Table("Loss by tokens read", header, tuple(rows))
     )
-
-
-def _recall(ladder: Ladder, full: Sequence[Summary]) -> Section:
-    distances = [each for each in ladder.recall if any(recall_rate(one, each) is not None for one in full)]
-    if not distances:
-        return Section("")
-    if any(nats_saved(one, each) is not None for one in full for each in distances):
-        return _recall_of_sequences(full, distances)
-    unit = "words after the planted one"
-    note = (
-        "A sentence with a rare word is followed by other sentences; the percentage of outputs that contain the word's "
-        "translation, by the number of words after it. Texts longer than those in training are hard for any model."
-    )
-    series, rows = [], []
-    for one in full:
-        rates = [(distance, recall_rate(one, distance)) for distance in distances]
-        points = tuple((float(distance), rate * 100) for distance, rate in rates if rate is not None)
-        series.append(Series(one.rung.label, points, one.number))
-        rows.append((one.rung.label, *("–" if rate is None else f"{rate:.0%}" for _, rate in rates)))
-    title = "Recall of a planted word against its distance"
-    chart = line_chart(title, unit, "% recalled", series, log_x=True, zero=True)
-    table = Table(f"Recall by the number of {unit}", ("model", *map(str, distances)), tuple(rows))
-    return Section(title, (note,), chart=chart, table=table)
-
-
-def _recall_of_sequences(full: Sequence[Summary], distances: Sequence[int]) -> Section:
-    """What language models remember of random tokens."""
-    unit = "tokens in between"
-    note = (
-        "A random sequence of tokens is followed by real text and then by itself. The chart shows by how many nats the "
-        "loss of its tokens is lower than after another random sequence: 0 for a model that has forgotten what it "
-        "read. In parentheses, the fraction of its tokens that the model ranks first the second time."
-    )
-    series, rows = [], []
-    for one in full:
-        found = [(nats_saved(one, distance), recall_rate(one, distance)) for distance in distances]
-        points = tuple(
-            (float(distance), saved) for distance, (saved, _) in zip(distances, found, strict=True) if saved is not None
-        )
-        series.append(Series(one.rung.label, points, one.number))
-        cells = ("–" if saved is None else f"{saved:.2f} ({rate or 0:.0%})" for saved, rate in found)
-        rows.append((one.rung.label, *cells))
-    title = "Recall of planted tokens against their distance"
-    chart = line_chart(title, unit, "nats saved per token", series, log_x=True, zero=True)
-    table = Table(
-        f"Nats saved, and tokens ranked first, by the number of {unit}", ("model", *map(str, distances)), tuple(rows)
-    )
-    return Section(title, (note,), chart=chart, table=table)
 
 
 def _complexity(full: Sequence[Summary]) -> Section:

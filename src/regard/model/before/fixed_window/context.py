@@ -175,7 +175,7 @@ class MeanMixing(Mixing):
 
 
 class LearnedMixing(Mixing):
-    """A learned score for how important a word is, whoever looks at it."""
+    """A learned score for how important a word is, the same for all queries."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)

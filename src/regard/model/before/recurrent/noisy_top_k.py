@@ -89,8 +89,8 @@ class NoisyExperts(MixtureOfExperts):
         all_gates = torch.zeros_like(noisy).scatter(-1, chosen, gates)
         kth, next_one = largest.values[:, top_k - 1 : top_k], largest.values[:, top_k:]  # (tokens, 1)
         threshold = torch.where(all_gates > 0, next_one, kth)  # the kth largest of the others
-        stays = torch.special.ndtr((clean - threshold) / deviation)
-        return Routing(chosen, gates, torch.cat((all_gates, stays), dim=-1))
+        kept_probability = torch.special.ndtr((clean - threshold) / deviation)
+        return Routing(chosen, gates, torch.cat((all_gates, kept_probability), dim=-1))
 
     def aux_loss(self, routing: Routing, load: Tensor, real: Tensor | None) -> Tensor:
         scores = routing.scores if real is None else routing.scores * real[:, None]
