@@ -58,6 +58,7 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     assert results["small"]["flops"] > 0
     assert results["small"]["decode"]["ms_per_token"] > 0
     assert results["small"]["decode"]["state_bytes"] > 0
+    assert results["small"]["decode"]["bytes_per_token"] == 2 * 16 * 4  # a key and a value of one layer, in float32
     assert [row["step"] for row in results["small"]["curve"]] == [3, 6, 9, 12]
     assert results["small"]["recall"][0]["total"] > 0
     assert "no longer finite" in results["diverging"]["problem"]

@@ -200,8 +200,8 @@ def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
         except UserError as error:
             return {"problem": str(error)}
         best = min(best, (time.perf_counter() - start) / tokens)
-    large, small = (_state_bytes(model, prompt, capacity) for capacity in (tokens + 1, 1))
-    growth = None if large is None or small is None else round((large - small) / tokens)
+    large, small = (_state_bytes(model, prompt, room) for room in (tokens, 1))
+    growth = None if large is None or small is None or tokens < 2 else round((large - small) / (tokens - 1))
     return {
         "ms_per_token": round(best * 1000, 4),
         "state_bytes": large,
@@ -210,9 +210,11 @@ def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _state_bytes(model: Any, prompt: list[int], capacity: int) -> int | None:
-    """The bytes that a sequence keeps between two steps, with room for so many tokens."""
-    state, _ = model.prefill([prompt], capacity)
+def _state_bytes(model: Any, prompt: list[int], room: int) -> int | None:
+    """The bytes that a sequence keeps between two steps, with room for so many tokens; a KV cache allocates it in the
+    first one."""
+    state, last = model.prefill([prompt], room + 1)
+    _, state = model.step(last[:, None], state)
     return int(state.nbytes()) if hasattr(state, "nbytes") else None
 
 
