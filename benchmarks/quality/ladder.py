@@ -1,7 +1,7 @@
 """Record the results of a finished comparison, from which the tables of the documentation are made.
 
     regard compare what-attention-buys-quick --out runs/quick
-    python benchmarks/quality/ladder.py runs/quick --cpu-minutes 12.5 --hardware "two CPU cores"
+    python benchmarks/quality/ladder.py runs/quick --minutes 6.5 --cpu-minutes 12.5 --hardware "two CPU cores"
 
 Writes benchmarks/results/ladder-NAME.json: a case for each run, without its samples, and one with the reading of the
 report. The hardware in it is that of the machine that this script runs on, so run it where the models were trained.
@@ -44,10 +44,11 @@ KEPT = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the folder of the comparison (--out)")
+    parser.add_argument("--minutes", type=float, help="how long the command took")
     parser.add_argument("--cpu-minutes", type=float, help="user and system time of the command, as `time` shows it")
     parser.add_argument("--hardware", default="", help="the hardware, in a few words")
     options = parser.parse_args()
-    measured = {"cpu_minutes": options.cpu_minutes, "hardware": options.hardware}
+    measured = {"minutes": options.minutes, "cpu_minutes": options.cpu_minutes, "hardware": options.hardware}
     cases = make_cases(options.folder, measured)
     print(f"Results written to {write_results(f'ladder-{read_saved_ladder(options.folder).name}', cases)}")
     return 0

@@ -105,11 +105,10 @@ def _cost(name: str) -> str:
     """How long the runs of a comparison took, and where."""
     results = json.loads((ROOT / "benchmarks" / "results" / f"ladder-{name}.json").read_text(encoding="utf-8"))
     (summary,) = [each for each in results["cases"] if each["case"] == "summary"]
-    runs, minutes = len(results["cases"]) - 1, summary["cpu_minutes"]
-    torch = results["versions"]["torch"].partition("+")[0]
+    runs, torch = len(results["cases"]) - 1, results["versions"]["torch"].partition("+")[0]
     return (
-        f"\n\n{runs} runs, one seed, each with one thread, took {minutes:.0f} CPU minutes on {summary['hardware']} "
-        f"with PyTorch {torch}: about {minutes / 2:.0f} minutes if two cores have nothing else to do.\n\n"
+        f"\n\n{runs} runs, one seed: {summary['minutes']:.1f} minutes on {summary['hardware']}, "
+        f"{summary['cpu_minutes']:.1f} CPU minutes in all, with PyTorch {torch}.\n\n"
     )
 
 
