@@ -7,7 +7,14 @@ from typing import Any
 from doc_figures.markers import ROOT, cases, figure, table
 from regard.config import Config
 from regard.lab.charts import number
-from regard.lab.compare.ladder import BudgetConfig, Ladder, PublishedConfig, RungConfig, list_ladders
+from regard.lab.compare.ladder import (
+    BudgetConfig,
+    Ladder,
+    PublishedConfig,
+    RungConfig,
+    RungWordVectorsConfig,
+    list_ladders,
+)
 from regard.task.settings import config_fields
 
 Row = tuple[object, ...]
@@ -60,6 +67,11 @@ def budget_keys() -> Iterator[Row]:
 @table("key | type | default | meaning")
 def rung_keys() -> Iterator[Row]:
     yield from _keys(RungConfig)
+
+
+@table("key | type | default | meaning")
+def rung_word_vectors_keys() -> Iterator[Row]:
+    yield from _keys(RungWordVectorsConfig)
 
 
 @table("key | type | default | meaning")

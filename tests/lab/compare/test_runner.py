@@ -1,17 +1,21 @@
 """Comparisons: one that fails does not stop the others, and nothing is done twice."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import UserError
 from regard.lab import processes
-from regard.lab.compare.ladder import read_ladder
+from regard.lab.compare import worker
+from regard.lab.compare.ladder import Ladder, read_ladder
 from regard.lab.compare.runner import read_results, read_saved_ladder, run_ladder
+from regard.task.recipe_io import read_recipe, write_recipe
 from tests.lab.tiny import LADDER, write_tiny
 
 DIVERGING = """
@@ -116,3 +120,19 @@ def test_report_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no comparison"):
         read_saved_ladder(tmp_path)
     assert read_results(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["flops", "minutes"])
+def test_a_counted_model_reads_its_data_once_whatever_the_budget(kind: str, tmp_path: Path) -> None:
+    recipe = read_recipe("quick-ngram")
+    ladder = Ladder.read(
+        {
+            "name": "counted",
+            "description": "?",
+            "base": "quick-ngram",
+            "budget": {"kind": kind, "value": 1e9},
+            "rungs": [{"name": "ngram", "label": "n-grams"}],
+        }
+    )
+    plan = {"key": "ngram-full-1", "init_from": None, "size": 1.0, "recipe": tomllib.loads(write_recipe(recipe))}
+    assert worker._recipe(tmp_path, plan, ladder, torch.device("cpu")).train.steps == recipe.train.steps

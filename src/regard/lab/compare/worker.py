@@ -24,6 +24,7 @@ from regard.files import write_text
 from regard.kernels.dispatch import select_device
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.measure import measure, measure_decoding
+from regard.model import build_meta
 from regard.progress import listen_to_phases
 from regard.run import read_metadata
 from regard.task.base import Recipe
@@ -32,6 +33,7 @@ from regard.task.registry import read_values
 from regard.task.run import log_cost, train
 from regard.train.callback import Callback, PrinterCallback
 from regard.train.distributed.process_group import SINGLE_PROCESS
+from regard.train.estimation import Estimated
 from regard.train.runtime import DivergedError, StoppedError
 
 _PROBE_STEPS, _WARMUP_STEPS = 30, 5
@@ -112,6 +114,8 @@ def _recipe(out: Path, plan: dict[str, Any], ladder: Ladder, device: torch.devic
     if plan["init_from"]:
         return read_values(plan["recipe"] | {"init_from": str(out / "runs" / plan["init_from"])})
     recipe = read_values(plan["recipe"])
+    if isinstance(build_meta(recipe.expected_model_config), Estimated):
+        return recipe  # it reads its data once, whatever the budget
     if plan.get("steps") is None and ladder.budget.kind in ("tokens", "flops", "minutes"):
         plan["steps"] = _steps(recipe, ladder, plan["size"], device)
         write_text(out / "plans" / f"{plan['key']}.json", json.dumps(plan, ensure_ascii=False, indent=1))
