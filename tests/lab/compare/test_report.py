@@ -131,6 +131,20 @@ def test_reading_of_nothing_but_failures(ladder: Ladder, tmp_path: Path) -> None
     write_comparison(ladder, [failed], tmp_path)
 
 
+def test_report_compares_random_with_pre_trained_word_vectors(tmp_path: Path) -> None:
+    wide = 'label = "Wide & Transformer"'
+    ladder, _ = read_ladder(write_tiny(tmp_path, LADDER.replace(wide, f"{wide}\nword_vectors = {{}}")))
+    results = [result("small", 30.0 + seed, seed) for seed in (1, 2)]
+    results += [result("wide", 35.0 + seed, seed) for seed in (1, 2)]
+    _, markdown = write_comparison(ladder, results, tmp_path)
+    assert "Random against" not in markdown.read_text(encoding="utf-8")  # the two rungs differ in their width too
+    same = ladder.rungs[1].model_copy(update={"overrides": {}})
+    twins = ladder.model_copy(update={"rungs": (ladder.rungs[0], same)})
+    _, markdown = write_comparison(twins, results, tmp_path)
+    row = "| Small <Transformer> | full | 31.50 ± 0.71 | 36.50 ± 0.71 | +5.00 |"
+    assert row in markdown.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("points", [((1.0, 1.0),), ((1.0, 2.0), (10.0, 2.0)), ((1e-9, -5.0), (1e12, 1e9))])
 @pytest.mark.parametrize("log_x", [False, True])
 def test_charts_stay_inside_their_frame(points: tuple[tuple[float, float], ...], log_x: bool) -> None:

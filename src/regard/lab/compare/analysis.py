@@ -165,7 +165,7 @@ def _contradictions(ranked: Sequence[Summary], metric: Metric) -> list[str]:
         other = next(each for each in earlier if each.score == best)
         gap = (best - one.score) if metric.higher_is_better else (one.score - best)
         if gap > 0:
-            sure = "" if _differ(one, other) else ", a difference that these seeds do not establish"
+            sure = "" if differ(one, other) else ", a difference that these seeds do not establish"
             lines.append(
                 f"Against the expected order, {_named(one)} did worse than {_named(other)} "
                 f"by {number(round(gap, 3))} {metric.name}{sure}."
@@ -285,7 +285,7 @@ def _distances(full: Sequence[Summary]) -> list[int]:
     return sorted({row["distance"] for one in full for result in one.results for row in result.get("recall") or ()})
 
 
-def _differ(one: Summary, other: Summary) -> bool:
+def differ(one: Summary, other: Summary) -> bool:
     """Whether two means are further apart than twice the standard error of their difference."""
     if len(one.results) < 2 or len(other.results) < 2:
         return False

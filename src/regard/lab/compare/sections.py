@@ -21,6 +21,7 @@ from regard.lab.compare.analysis import (
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.measure import DECODED_TOKENS
 from regard.lab.compare.recall_section import recall_section
+from regard.lab.compare.word_vectors_section import word_vectors_section
 from regard.lab.processes import minutes
 from regard.lab.report import Section, Table, write_report
 from regard.task.recipe_io import recipe_name
@@ -45,6 +46,7 @@ def make_sections(ladder: Ladder, results: Sequence[Result]) -> list[Section]:
         _by_length(full, metric),
         _by_position(full),
         recall_section(ladder, full),
+        word_vectors_section(ladder, summaries, metric),
         _complexity(full),
         _samples(ladder, full),
         _setup(ladder, results),
