@@ -26,7 +26,7 @@ def ablate(
     ] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: runs/ablate-RECIPE.")] = None,
     device: DeviceOption = "auto",
-    parallel: Annotated[
+    jobs: Annotated[
         int, typer.Option(min=1, max=1000, help="The number of runs side by side, each in a process of its own.")
     ] = 1,
     report_only: Annotated[
@@ -34,9 +34,9 @@ def ablate(
     ] = False,
     show: Annotated[bool, typer.Option("--list", help="List all variations, by group, with what is claimed.")] = False,
 ) -> None:
-    """Train variations of a recipe: Table 3 of "Attention Is All You Need" and other claims.
+    """Train variations of a recipe, as in Table 3 of the paper.
 
-    Writes OUT/report.html and OUT/report.md. The same command continues a sweep that was interrupted.
+    They are those of "Attention Is All You Need", and of other claims about the Transformer. Writes OUT/report.html and OUT/report.md. The same command continues a sweep that was interrupted.
     """
     with phase("Starting"):  # importing PyTorch takes a while
         from regard.lab.ablate.plan import plan_sweep, read_sweep
@@ -61,7 +61,7 @@ def ablate(
             if one.skipped is not None:
                 _log(f"{one.name} is skipped, because {one.skipped}.")
         try:
-            run_sweep(sweep, device=device, parallel=parallel, log=_log)
+            run_sweep(sweep, device=device, parallel=jobs, log=_log)
         except KeyboardInterrupt:
             write_ablation(read_sweep(folder))
             print_error("Interrupted. The report has what is done so far; the same command continues the sweep.")
