@@ -143,7 +143,7 @@ def export(
         str, typer.Option(help="Quantization of a ctranslate2 model: float32, float16, int8 …")
     ] = "float32",
 ) -> None:
-    """Export a model for transformers or CTranslate2, or an n-gram model as an ARPA file."""
+    """Export a model: for transformers or CTranslate2, or to ARPA."""
     from regard.interop import export_arpa, export_ctranslate2, export_huggingface
 
     check_encodable(out)
