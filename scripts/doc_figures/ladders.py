@@ -113,6 +113,17 @@ def ladder_language_quick() -> Iterator[Row]:
         yield run["label"], score, f"{part:.3f}", *costs, f"{saved[1]:.2f}", f"{saved[16]:.2f}"
 
 
+@table("treebank | model | F1 | exact match | up to 10 words | over 40 words | training FLOPs | parameters | minutes")
+def ladder_parsing_quick() -> Iterator[Row]:
+    for treebank, name in (("GUM", "parsing-quick"), ("Penn Treebank sample", "parsing-ptb-sample-quick")):
+        for run in _measured(name)[0]:
+            scores, lengths = run["scores"]["test"], [row["f1"] for row in run["by_length"]]
+            score = f"{scores['f1']:.1f}", f"{scores['exact']:.1f}%"
+            ends = (f"{lengths[0]:.1f}", f"{lengths[-1]:.1f}")
+            costs = number(run["flops"]), number(run["parameters"])
+            yield treebank, run["label"], *score, *ends, *costs, f"{run['seconds'] / 60:.1f}"
+
+
 def _cost(name: str) -> str:
     """How long the runs of a comparison took, and where."""
     results = json.loads((ROOT / "benchmarks" / "results" / f"ladder-{name}.json").read_text(encoding="utf-8"))

@@ -36,7 +36,8 @@ def ablate(
 ) -> None:
     """Train variations of a recipe, as in Table 3 of the paper.
 
-    They are those of "Attention Is All You Need", and of other claims about the Transformer. Writes OUT/report.html and OUT/report.md. The same command continues a sweep that was interrupted.
+    They are those of "Attention Is All You Need", and of other claims about the Transformer. Writes OUT/report.html and
+    OUT/report.md. The same command continues a sweep that was interrupted.
     """
     with phase("Starting"):  # importing PyTorch takes a while
         from regard.lab.ablate.plan import plan_sweep, read_sweep
