@@ -91,7 +91,7 @@ def test_second_process_in_a_run_is_refused_at_once(recipe: Path, tmp_path: Path
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     kill = start_holder(tmp_path / LOCK)
-    with pytest.raises(UserError, match="is being trained by"), lock_run(tmp_path, print):
+    with pytest.raises(UserError, match="is in use by"), lock_run(tmp_path, print):
         pass
     kill()
     assert (tmp_path / LOCK).exists()

@@ -69,4 +69,4 @@ def _in_use(folder: Path) -> str:
     with suppress(OSError, ValueError, KeyError, TypeError):
         holder = json.loads((folder / LOCK).read_text(encoding="utf-8"))
         who = f"process {holder['pid']} on {holder['host']}, since {holder['started']}"
-    return f"{folder} is being trained by {who}; wait until it ends, or stop it, or choose another folder with --out."
+    return f"{folder} is in use by {who}; wait until it ends, or stop it, or choose another folder with --out."

@@ -15,6 +15,7 @@ from regard.lab import processes
 from regard.lab.compare import worker
 from regard.lab.compare.ladder import Ladder, read_ladder
 from regard.lab.compare.runner import read_results, read_saved_ladder, run_ladder
+from regard.run.lock import lock_run
 from regard.task.recipe_io import read_recipe, write_recipe
 from tests.lab.tiny import LADDER, write_tiny
 
@@ -92,6 +93,14 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     report = (out / "report.md").read_text(encoding="utf-8")
     assert "Diverging (data 100%, seed 1) did not finish: it diverged" in report
     assert "Failing (data 100%, seed 1) did not finish:" in report
+
+
+def test_a_folder_is_used_by_one_comparison_at_a_time(tmp_path: Path) -> None:
+    ladder, _ = read_ladder(write_tiny(tmp_path))
+    (tmp_path / "out").mkdir()
+    with lock_run(tmp_path / "out", print), pytest.raises(UserError, match="wait until it ends, or stop it"):
+        run_ladder(ladder, [], tmp_path / "out")
+    assert not (tmp_path / "out" / "plans").exists()
 
 
 def test_a_killed_process_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

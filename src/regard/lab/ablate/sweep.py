@@ -23,6 +23,7 @@ from regard.files import write_text
 from regard.lab.ablate.plan import Sweep, failure_path, run_key
 from regard.lab.processes import Finished, Running, minutes, run_processes
 from regard.progress import phase
+from regard.run.lock import lock_run
 
 _DIVERGED = "not finite"
 """Words of the trainer's message about a loss that diverged."""
@@ -31,7 +32,15 @@ Log = Callable[[str], None]
 
 
 def run_sweep(sweep: Sweep, *, device: str = "auto", parallel: int = 1, log: Log = lambda message: None) -> None:
-    """Train and measure every run that has not been. A run that fails is reported, and the others go on."""
+    """Train and measure every run that has not been. A run that fails is reported, and the others go on.
+
+    A folder is used by one sweep at a time.
+    """
+    with lock_run(sweep.out, log):
+        _run_all(sweep, device, parallel, log)
+
+
+def _run_all(sweep: Sweep, device: str, parallel: int, log: Log) -> None:
     runs = [(plan, seed) for seed in range(1, sweep.seeds + 1) for plan in sweep.planned]
     commands: dict[str, list[str]] = {}
     for plan, seed in runs:

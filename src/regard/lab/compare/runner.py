@@ -28,6 +28,7 @@ from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.plan import PlannedRun, plan_runs, size_name
 from regard.lab.processes import Finished, Running, minutes, run_processes
 from regard.progress import phase
+from regard.run.lock import lock_run
 from regard.task.recipe_io import write_recipe
 
 Log = Callable[[str], None]
@@ -40,8 +41,18 @@ class InterruptedComparisonError(Exception):
 def run_ladder(
     ladder: Ladder, overrides: Sequence[str], out: Path, *, device: str | None = None, log: Log = lambda message: None
 ) -> list[dict[str, Any]]:
-    """Train and measure all runs that have no result yet; gives the results of all."""
+    """Train and measure all runs that have no result yet; gives the results of all.
+
+    A folder is used by one comparison at a time.
+    """
     runs = plan_runs(ladder, overrides, out / "data")
+    out.mkdir(parents=True, exist_ok=True)
+    with lock_run(out, log):
+        _run_all(ladder, runs, out, device, log)
+    return read_results(out, [run.key for run in runs])
+
+
+def _run_all(ladder: Ladder, runs: Sequence[PlannedRun], out: Path, device: str | None, log: Log) -> None:
     chosen = device or ladder.device
     parallel = ladder.parallel if select_device(chosen).type != "cpu" else min(ladder.parallel, os.cpu_count() or 1)
     _write_plans(ladder, runs, out, chosen)
@@ -73,7 +84,6 @@ def run_ladder(
             )
         except KeyboardInterrupt:
             raise InterruptedComparisonError from None
-    return read_results(out, [run.key for run in runs])
 
 
 def read_results(out: Path, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
