@@ -59,7 +59,7 @@ def _compare(config: RecurrentAttentionModelConfig, settings: dict[str, Any]) ->
     scale = config.width**0.5
     encoder, decoder, gradient = ours.encoder.layers[0], ours.decoder, common.gradient
     pairs = (
-        (gradient(ours.embed_source.weight) / scale, gradient(theirs.encoder.embed_tokens.weight)),
+        (gradient(ours.source_embed_tokens.weight) / scale, gradient(theirs.encoder.embed_tokens.weight)),
         (gradient(ours.embed_tokens.weight) / scale, gradient(theirs.decoder.embed_tokens.weight)),
         (gradient(encoder.forward_layer.weight_hh_l0), gradient(theirs.encoder.lstm.weight_hh_l0)),
         (gradient(encoder.backward_layer.weight_ih_l0), gradient(theirs.encoder.lstm.weight_ih_l0_reverse)),
@@ -162,7 +162,7 @@ def _build(config: RecurrentAttentionModelConfig) -> Any:
 def _copy(theirs: Any, ours: Any) -> None:
     """Give our model fairseq's weights; a bias that ours does not have is zero."""
     encoder, decoder = theirs.encoder, theirs.decoder
-    ours.embed_source.weight.copy_(encoder.embed_tokens.weight / ours.config.width**0.5)
+    ours.source_embed_tokens.weight.copy_(encoder.embed_tokens.weight / ours.config.width**0.5)
     for number, layer in enumerate(ours.encoder.layers):
         for one, suffix in ((layer.forward_layer, ""), (layer.backward_layer, "_reverse")):
             for name, parameter in one.named_parameters():

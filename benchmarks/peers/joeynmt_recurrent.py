@@ -165,7 +165,7 @@ def _compare(config: RecurrentAttentionModelConfig, settings: dict[str, Any]) ->
 
 def _gradients(ours: Any, theirs: _Peer) -> Iterator[tuple[Tensor, Tensor]]:
     encoder, decoder, gradient = ours.encoder.layers[0], ours.decoder, common.gradient
-    yield gradient(ours.embed_source.weight), gradient(theirs.source.lut.weight)
+    yield gradient(ours.source_embed_tokens.weight), gradient(theirs.source.lut.weight)
     yield gradient(ours.embed_tokens.weight), gradient(theirs.target.lut.weight)
     yield gradient(encoder.forward_layer.weight_hh_l0), gradient(theirs.encoder.rnn.weight_hh_l0)
     yield gradient(encoder.backward_layer.weight_ih_l0), gradient(theirs.encoder.rnn.weight_ih_l0_reverse)
@@ -178,7 +178,7 @@ def _gradients(ours: Any, theirs: _Peer) -> Iterator[tuple[Tensor, Tensor]]:
 def _copy(theirs: _Peer, ours: Any) -> None:
     """Give our model JoeyNMT's weights. Its logits have no bias, and its readout takes the state before the context."""
     decoder = theirs.decoder
-    ours.embed_source.weight.copy_(theirs.source.lut.weight)
+    ours.source_embed_tokens.weight.copy_(theirs.source.lut.weight)
     ours.embed_tokens.weight.copy_(theirs.target.lut.weight)
     for number, layer in enumerate(ours.encoder.layers):
         for one, suffix in ((layer.forward_layer, ""), (layer.backward_layer, "_reverse")):

@@ -78,7 +78,7 @@ def test_rows_equal_the_vectors_of_their_words(tmp_path: Path, model: str) -> No
     recipe = read_values({**plain.plain(), "word_vectors": table})
     log: list[str] = []
     task, before = built(recipe, tmp_path / "run", log.append), built(plain, tmp_path / "plain").model
-    own = getattr(task.model, "embed_source", None)
+    own = getattr(task.model, "source_embed_tokens", None)
     of_source = task.model.source_embed_tokens if own is None else own
     ids = whole_words(task.prepared.source)
     assert torch.equal(of_source.weight[[ids[word] for word in WORDS[:5]]], english[:5])

@@ -124,7 +124,7 @@ def whole_words(tokenizer: TextTokenizer) -> dict[str, int]:
 
 def _table(model: Any, side: str) -> TokenEmbedding | None:
     """The token embedding of a side; None if the model has none."""
-    names = ("source_embed_tokens", "embed_source", "embed_tokens") if side == "source" else ("embed_tokens",)
+    names = ("source_embed_tokens", "embed_tokens") if side == "source" else ("embed_tokens",)
     tables = [table for name in names if isinstance(table := getattr(model, name, None), TokenEmbedding)]
     return tables[0] if tables else None
 

@@ -20,7 +20,7 @@ def test_equals_a_network_over_concatenated_embeddings():
         for last in range(5):
             x = torch.zeros(2 * m, width, dtype=torch.float64)
             length = int(lengths[row])
-            x[:length] = model.embed_source(source[row, :length]) * width**0.5
+            x[:length] = model.source_embed_tokens(source[row, :length]) * width**0.5
             x[m : m + last + 1] = model.embed_tokens(target[row, : last + 1]) * width**0.5
             hidden = (x.flatten() @ matrix + model.bias).relu()
             output = functional.linear(hidden, model.output.weight, model.output.bias)

@@ -64,7 +64,7 @@ class ContextModel(FixedLengthModel):
         self.config = config
         width = config.width
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
-        self.embed_source = self.source_embedding_of(config, width)
+        self.source_embed_tokens = self.source_embedding_of(config, width)
         self.source_positions = Learned(width, config.max_length)
         self.target_positions = Learned(width, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
@@ -80,7 +80,7 @@ class ContextModel(FixedLengthModel):
     ) -> FixedLengthState:
         source = self.check_source(source, lengths)
         positions = torch.arange(source.shape[1], device=source.device)
-        embedding = self.embed_tokens if self.embed_source is None else self.embed_source
+        embedding = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
         words = self._embed(embedding, source, self.source_positions, positions)  # (batch, tokens, width)
         keys = self.mixing.keys(words)  # (batch, tokens, features)
         rows, room = source.shape[0], self.config.max_length + 1  # words that have no place are put after the others

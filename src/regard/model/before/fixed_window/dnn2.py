@@ -38,7 +38,7 @@ class DNN2(PaddedContextModel):
         super().__init__(config)
         width = config.width
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
-        self.embed_source = self.source_embedding_of(config, width)
+        self.source_embed_tokens = self.source_embedding_of(config, width)
         self.dropout = nn.Dropout(config.dropout)
         self.source = PositionLinear(config.max_length, width, config.hidden)
         self.target = PositionLinear(config.max_length, width, config.hidden)
@@ -47,7 +47,7 @@ class DNN2(PaddedContextModel):
         self.lm_head_bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def project_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
-        x = self._embed(self.embed_tokens if self.embed_source is None else self.embed_source, source)
+        x = self._embed(self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens, source)
         return self.source.summed(x if mask is None else x.masked_fill(~mask[..., None], 0))
 
     def project_target(self, target: Tensor, positions: Tensor, extent: int) -> Tensor:

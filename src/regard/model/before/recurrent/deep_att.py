@@ -55,7 +55,7 @@ class DeepAtt(SequenceToSequence):
         width, hidden = config.width, config.hidden
         passed = 3 * hidden  # half of the four gates, and the output
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
-        self.embed_source = self.source_embedding_of(config, width)
+        self.source_embed_tokens = self.source_embedding_of(config, width)
         self.columns = nn.ModuleList(
             nn.ModuleList(
                 RecurrentLayer("lstm", passed if number else width, hidden, reverse=(number + column) % 2 == 1)
@@ -79,7 +79,9 @@ class DeepAtt(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embedded = self._embed(self.embed_tokens if self.embed_source is None else self.embed_source, source)
+        embedded = self._embed(
+            self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens, source
+        )
         tops = []
         for column in self.columns:
             x = embedded

@@ -111,7 +111,7 @@ class RecurrentEncoderDecoder(SequenceToSequence):
         self.config: RecurrentConfig = config
         width = config.width
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
-        self.embed_source = self.source_embedding_of(config, width)
+        self.source_embed_tokens = self.source_embedding_of(config, width)
         self.encoder = RecurrentEncoder(
             config.cell,
             width,
@@ -130,7 +130,7 @@ class RecurrentEncoderDecoder(SequenceToSequence):
     ) -> RecurrentState:
         if self.config.reverse_source:
             source = reverse_rows(source, lengths)
-        embed = self.embed_tokens if self.embed_source is None else self.embed_source
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
         return RecurrentState(pack_states(self.decoder.start(self.encoder(self._embed(embed, source), lengths))))
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:

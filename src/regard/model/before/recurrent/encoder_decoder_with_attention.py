@@ -103,7 +103,7 @@ class RecurrentAttentionModel(SequenceToSequence):
         self.config: RecurrentAttentionModelConfig = config
         width, hidden, memory = config.width, config.hidden, config.memory_width
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
-        self.embed_source = self.source_embedding_of(config, width)
+        self.source_embed_tokens = self.source_embedding_of(config, width)
         self.encoder = RecurrentEncoder(
             config.cell,
             width,
@@ -132,7 +132,7 @@ class RecurrentAttentionModel(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embed = self.embed_tokens if self.embed_source is None else self.embed_source
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
         encoded: Encoded = self.encoder(self._embed(embed, source), lengths)
         memory = self.decoder.attention.memory(encoded.output)
         return RecurrentState(pack_states(self.decoder.start(encoded)), memory, lengths)

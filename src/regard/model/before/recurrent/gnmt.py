@@ -53,7 +53,7 @@ class Gnmt(SequenceToSequence):
         self.config: GnmtConfig = config
         width, cell = config.width, config.cell
         self.embed_tokens = TokenEmbedding(config.vocab_size, width)
-        self.embed_source = self.source_embedding_of(config, width)
+        self.source_embed_tokens = self.source_embedding_of(config, width)
         self.encoder_bottom = BidirectionalLayer(cell, width, 2 * width)
         self.encoder_layers = nn.ModuleList(
             RecurrentLayer(cell, 2 * width if number == 1 else width, width) for number in range(1, config.layers)
@@ -68,7 +68,7 @@ class Gnmt(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embed = self.embed_tokens if self.embed_source is None else self.embed_source
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
         x, _ = self.encoder_bottom(self._embed(embed, source), lengths)
         x = self.dropout(x)  # (batch, tokens, 2 · width)
         for number, layer in enumerate(self.encoder_layers, start=1):
