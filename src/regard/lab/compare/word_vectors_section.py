@@ -13,7 +13,7 @@ def word_vectors_section(ladder: Ladder, summaries: Sequence[Summary], metric: M
     """A table of the pairs of rungs that differ in nothing but word vectors; an empty section if there are none."""
     rows = []
     for rung in ladder.rungs:
-        random = _random_twin(ladder, rung)
+        random = _with_random_embeddings(ladder, rung)
         for size in sorted({one.size for one in summaries}, reverse=True):
             pair = [_of(summaries, each, size) for each in (random, rung)]
             if pair[0] is not None and pair[1] is not None:
@@ -29,7 +29,7 @@ def word_vectors_section(ladder: Ladder, summaries: Sequence[Summary], metric: M
     return Section("Random against pre-trained word vectors", (note,), table=table)
 
 
-def _random_twin(ladder: Ladder, rung: RungConfig) -> RungConfig | None:
+def _with_random_embeddings(ladder: Ladder, rung: RungConfig) -> RungConfig | None:
     """The rung that is the same but for its word vectors."""
     if rung.word_vectors is None:
         return None
