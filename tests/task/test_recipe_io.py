@@ -13,7 +13,7 @@ from regard.data.registry import dataset_info
 from regard.data.text.corpus import CorpusConfig
 from regard.model import EncoderDecoderConfig, count_parameters, transformer_base, transformer_big
 from regard.task.base import Recipe
-from regard.task.recipe_io import apply_override, read_recipe, shipped_recipes, write_recipe
+from regard.task.recipe_io import apply_override, read_recipe, shipped_recipes, with_steps, write_recipe
 from regard.task.registry import TASKS
 from regard.task.run import expected_cost
 from regard.task.translation.recipe import TranslationRecipe
@@ -458,3 +458,12 @@ def test_warmup_that_no_longer_fits_is_shortened_with_the_steps(overrides: list[
 def test_warmup_that_is_given_is_never_shortened() -> None:
     with pytest.raises(UserError, match=r"train\.schedule\.warmup_steps"):
         read_recipe("quick", ["train.steps=160", "train.schedule.warmup_steps=160"])
+
+
+def test_recipe_with_other_steps_has_a_schedule_of_that_length() -> None:
+    recipe = read_recipe("quick", ["train.schedule.warmup_steps=200"])
+    fewer = with_steps(recipe, 100)
+    assert (fewer.train.steps, fewer.train.schedule.steps) == (100, 100)
+    assert fewer.train.schedule.warmup_steps == 200 * 100 // recipe.train.steps
+    assert with_steps(fewer, recipe.train.steps).train.schedule.steps == recipe.train.steps
+    assert write_recipe(with_steps(recipe, recipe.train.steps)) == write_recipe(recipe)

@@ -145,6 +145,12 @@ def write_recipe(recipe: Recipe) -> str:
     return text
 
 
+def with_steps(recipe: Recipe, steps: int) -> Recipe:
+    """The recipe with other steps; a schedule that ends with the run follows, and so does a warmup that is too long."""
+    values, overrides = tomllib.loads(write_recipe(recipe)), {"train.steps": steps}
+    return _read_changed(_with_following_schedule(values, overrides), f"recipe {recipe.name}", overrides)
+
+
 def recipe_name(name: str | Path) -> str:
     """The name of a recipe: that of its file, without the suffix."""
     return Path(name).name.removesuffix(".toml")

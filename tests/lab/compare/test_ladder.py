@@ -164,6 +164,16 @@ def test_parts_of_the_data_are_nested(tmp_path: Path) -> None:
     assert half[:30] == tenth
 
 
+def test_parts_of_the_data_have_a_budget_of_their_own(tmp_path: Path) -> None:
+    budget = '{ kind = "steps", value = 6 }'
+    path = write_tiny(tmp_path, LADDER.replace(budget, '{ kind = "steps", value = 6, value_of_parts = 3 }'))
+    ladder, _ = read_ladder(path, ["sizes=[1.0, 0.5]"])
+    steps = {run.key: run.recipe.train.steps for run in plan_runs(ladder, [], tmp_path / "data")}
+    assert steps == {"small-full-1": 6, "wide-full-1": 6, "small-0.5-1": 3, "wide-0.5-1": 3}
+    with pytest.raises(UserError, match=r"budget\.value_of_parts: a model is as large for a part of the data"):
+        read_ladder(path, ["budget.kind=parameters"])
+
+
 def test_a_model_with_a_kind_replaces_that_of_the_recipe() -> None:
     table = {"model": {"kind": "recurrent", "width": 8}, "train": {"schedule": {"lr": 0.1}}}
     assert dotted(table) == {"model": {"kind": "recurrent", "width": 8}, "train.schedule.lr": 0.1}
@@ -174,6 +184,9 @@ def test_shipped_ladder_is_valid(ladder: Ladder) -> None:
     recipes = validate(ladder)
     assert [*recipes] == [rung.name for rung in ladder.rungs]
     assert all(rung.reference for rung in ladder.rungs)
+    # A number for the ladder's own test set names none, so that the reading compares with it.
+    named = {each.test.replace(" ", "_") for rung in ladder.rungs for each in rung.published}
+    assert ladder.test not in named
     assert all(complexity_of(each.recipe.expected_model_config) for each in recipes.values())
 
 

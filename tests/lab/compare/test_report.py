@@ -131,6 +131,16 @@ def test_reading_of_nothing_but_failures(ladder: Ladder, tmp_path: Path) -> None
     write_comparison(ladder, [failed], tmp_path)
 
 
+def test_what_attention_buys_is_compared_with_published_numbers() -> None:
+    ladder, _ = read_ladder("what-attention-buys")
+    found = [result("bahdanau", 36.0), result("transformer", 42.0)]
+    results = [{**each, "scores": {"test_2016": each["scores"]["test"]}} for each in found]
+    metric = choose_metric(results, ladder.test)
+    said = " ".join(reading(ladder, results, summarize(ladder, results, metric), metric))
+    assert "GRU with additive attention falls short of what is published for its kind: 36.00 here, 38 there." in said
+    assert "Transformer reaches what is published for its kind: 42.00 here, 41.02 there." in said
+
+
 def test_report_compares_random_with_pre_trained_word_vectors(tmp_path: Path) -> None:
     wide = 'label = "Wide & Transformer"'
     ladder, _ = read_ladder(write_tiny(tmp_path, LADDER.replace(wide, f"{wide}\nword_vectors = {{}}")))

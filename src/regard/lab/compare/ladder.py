@@ -35,6 +35,12 @@ class BudgetConfig(Config):
     value_of_parts: float | None = Field(default=None, gt=0, le=1e30)
     """How much of it runs on a part of the data get; as much as on all data if not given."""
 
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.value_of_parts is not None and self.kind == "parameters":
+            raise ConfigError("value_of_parts", "a model is as large for a part of the data; leave this key out.")
+        return self
+
     def of(self, size: float) -> float:
         """How much a run on this fraction of the data gets."""
         return self.value if size == 1 or self.value_of_parts is None else self.value_of_parts

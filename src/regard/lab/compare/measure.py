@@ -68,7 +68,7 @@ def measure_decoding(recipe: Any, folders: Sequence[Path], ladder: Ladder, devic
     pipeline = first.ensemble_with(others) if others else first
     found = _of_translation(recipe, pipeline, ladder, device)
     origins = [read_metadata(folder)["origin"] for folder in folders]
-    found |= {name: sum(origin[name] for origin in origins) for name in ("seconds", "flops", "parameters", "tokens")}
+    found |= {name: sum(origin[name] for origin in origins) for name in ("seconds", "parameters", "tokens")}
     found |= {"steps": origins[0]["steps"], "device": origins[0]["device"], "curve": [], "tokens_per_second": None}
     found["peak_memory"] = peak_memory(device)
     del found["prompt"]

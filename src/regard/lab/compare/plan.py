@@ -87,6 +87,8 @@ def plan_runs(ladder: Ladder, overrides: Sequence[str], folder: Path) -> list[Pl
                     continue  # there is one: of all seeds together
                 rung_recipe = recipes[rung.name]
                 changes = _subset(rung_recipe.recipe, size, folder) | {"train.seed": seed}
+                if ladder.budget.kind == "steps" and rung.init_from is None:
+                    changes["train.steps"] = max(1, round(ladder.budget.of(size)))
                 if rung.word_vectors is not None:
                     changes |= _counted_vectors(rung.word_vectors, rung_recipe.read(changes), size, folder)
                 runs.append(PlannedRun(rung, size, seed, rung_recipe.read(changes)))

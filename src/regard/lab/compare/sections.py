@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.cost.format import si_prefixed
 from regard.lab.charts import Series, bar_chart, line_chart, number
 from regard.lab.compare.analysis import (
     Metric,
@@ -269,8 +270,8 @@ def _setup(ladder: Ladder, results: Sequence[Result]) -> Section:
         for rung in ladder.rungs
     ]
     paragraph = (
-        f"All models have the data and the metric of the recipe {recipe_name(ladder.base)}, and the same trainer and "
-        "search. Each has a "
+        f"All models have the data and the metric of the recipe {recipe_name(ladder.base)}, and are trained and "
+        "decoded by the same code. Each has a "
         f"budget of {number(ladder.budget.value)} {ladder.budget.kind}. Seeds: {ladder.seeds} on all data, "
         f"{ladder.seeds_of_parts} on parts of it. Device: {', '.join(devices) or ladder.device}. Runs side by side: "
         f"{ladder.parallel}. Models are "
@@ -297,12 +298,7 @@ def _shown(value: float | None) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    if value is None:
-        return "–"
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:.0f} B"
+    return "–" if value is None else f"{si_prefixed(value)}B"
 
 
 def _capital(text: str) -> str:

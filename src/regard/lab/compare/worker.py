@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -26,9 +25,8 @@ from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.measure import measure, measure_decoding
 from regard.model import build_meta
 from regard.progress import listen_to_phases
-from regard.run import read_metadata
 from regard.task.base import Recipe
-from regard.task.recipe_io import write_recipe
+from regard.task.recipe_io import with_steps
 from regard.task.registry import read_values
 from regard.task.run import log_cost, train
 from regard.train.callback import Callback, PrinterCallback
@@ -78,13 +76,14 @@ def main(out: Path, key: str) -> int:
             if plan["decodes"]:
                 recipe, folders = read_values(plan["recipe"]), [out / "runs" / each for each in plan["decodes"]]
                 result |= {"status": "finished", **measure_decoding(recipe, folders, ladder, device)}
+                result["flops"] = sum(_result(out, each)["flops"] for each in plan["decodes"])
             else:
                 recipe = _recipe(out, plan, ladder, device)
                 resume = (folder / "recipe.toml").exists()
                 train(recipe, folder, resume=resume, device=device, callback=PrinterCallback())
                 result |= {"status": "finished", **measure(recipe, folder, ladder, device)}
                 if plan["init_from"]:
-                    result["flops"] += read_metadata(out / "runs" / plan["init_from"])["origin"]["flops"]
+                    result["flops"] += _result(out, plan["init_from"])["flops"]
     except StoppedError:
         return STOPPED
     except DivergedError as error:
@@ -103,9 +102,15 @@ def main(out: Path, key: str) -> int:
     return 0
 
 
+def _result(out: Path, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "results" / f"{key}.json").read_text(encoding="utf-8"))
+    return found
+
+
 def _check_needs(out: Path, plan: Mapping[str, Any]) -> None:
     for key in plan["needs"]:
-        if not (out / "runs" / key / "run.json").is_file():
+        path = out / "results" / f"{key}.json"
+        if not path.is_file() or _result(out, key)["status"] != "finished":
             raise UserError(f"it needs the model of {key}, which did not finish")
 
 
@@ -119,7 +124,7 @@ def _recipe(out: Path, plan: dict[str, Any], ladder: Ladder, device: torch.devic
     if plan.get("steps") is None and ladder.budget.kind in ("tokens", "flops", "minutes"):
         plan["steps"] = _steps(recipe, ladder, plan["size"], device)
         write_text(out / "plans" / f"{plan['key']}.json", json.dumps(plan, ensure_ascii=False, indent=1))
-    return recipe if plan.get("steps") is None else _with_steps(recipe, plan["steps"])
+    return recipe if plan.get("steps") is None else with_steps(recipe, plan["steps"])
 
 
 def _steps(recipe: Recipe, ladder: Ladder, size: float, device: torch.device) -> int:
@@ -149,19 +154,6 @@ def _steps(recipe: Recipe, ladder: Ladder, size: float, device: torch.device) ->
             f"the budget of {value:g} {kind} is impossible: a single step of this rung takes {per_step:.3g} {kind}"
         )
     return round(steps)
-
-
-def _with_steps(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe with other steps; a schedule that ends with the run, and its warmup, follow."""
-    values: dict[str, Any] = tomllib.loads(write_recipe(recipe))
-    settings = values["train"]
-    schedule, before = settings["schedule"], settings["steps"]
-    if schedule.get("steps") == before:
-        schedule["steps"] = steps
-    if schedule.get("warmup_steps", 0) >= steps:
-        schedule["warmup_steps"] = schedule["warmup_steps"] * steps // before
-    settings["steps"] = steps
-    return read_values(values)
 
 
 if __name__ == "__main__":
