@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from regard.lab.ablate.analysis import Row, Sample, Verdict, findings_of, judge, read_rows, steps_to_loss
+from regard.lab.ablate.analysis import Row, Verdict, findings_of, judge, read_rows, steps_to_loss
 from regard.lab.ablate.measure import measure
 from regard.lab.ablate.plan import Sweep, plan_sweep, read_sweep
 from regard.lab.ablate.reading import reading
 from regard.lab.ablate.sections import write_ablation
 from regard.lab.ablate.variations import BASE, select_variations
+from regard.lab.samples import Sample
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from tests.lab.tiny import write_tiny

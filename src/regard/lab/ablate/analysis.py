@@ -10,18 +10,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import fmean, stdev
 from typing import Any
 
 from regard.lab.ablate.plan import Planned, Sweep
 from regard.lab.ablate.settings import Direction
 from regard.lab.ablate.variations import BASE
+from regard.lab.samples import Sample, differ
 
 Result = Mapping[str, Any]
 
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""The two-sided 5% quantile of Student's t distribution for 1, 2, … degrees of freedom."""
-_T_MANY = 2.0
 _MAX_NLL = 99.0
 """The exponential of a larger loss is shown as that of this one."""
 
@@ -36,26 +33,6 @@ class Measure:
     of: Callable[[Result], float | None]
     margin: Callable[[float], float]
     """The difference from a value of the base that hardly matters."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A number over the seeds."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        """The standard deviation; None with one seed."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-    def shown(self, decimals: int) -> str:
-        mean = f"{self.mean:,.{decimals}f}" if self.mean < 1e6 else "> 1,000,000"
-        return mean if self.std is None or self.mean >= 1e6 else f"{mean} ± {self.std:,.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -204,12 +181,9 @@ def steps_to_loss(curve: Sequence[Mapping[str, float]], target: float) -> float 
 def judge(direction: Direction, here: Sample, base: Sample, margin: float) -> Verdict:
     """Whether a number goes where the claim expects, compared with the base."""
     difference = here.mean - base.mean
-    count = len(here.values) + len(base.values)
-    if here.std is None or base.std is None:
+    changed = differ(here, base)
+    if changed is None:
         changed = abs(difference) > 2 * margin
-    else:
-        error = math.sqrt(here.std**2 / len(here.values) + base.std**2 / len(base.values))
-        changed = abs(difference) > error * (_T_95[count - 3] if count - 3 < len(_T_95) else _T_MANY)
     if direction == "same" and abs(difference) <= margin:
         return Verdict.holds
     if not changed:

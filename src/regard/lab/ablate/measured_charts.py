@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from regard.lab.ablate.analysis import MEASURES, Row, Sample, compared_norms, findings_of
+from regard.lab.ablate.analysis import MEASURES, Row, compared_norms, findings_of
 from regard.lab.ablate.changes import dropout_keys
 from regard.lab.ablate.measure import DEEP_LAYERS
 from regard.lab.ablate.plan import Sweep
@@ -16,6 +16,7 @@ from regard.lab.ablate.settings import Settings
 from regard.lab.ablate.variations import BASE
 from regard.lab.charts import COLORS, Series, bar_chart, line_chart, number
 from regard.lab.report import Section, Table
+from regard.lab.samples import Sample
 
 
 def learning_curves(sweep: Sweep, rows: Sequence[Row], target: float | None) -> Section:

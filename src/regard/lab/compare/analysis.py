@@ -1,18 +1,18 @@
 """What the results of a comparison say: means over seeds, the ranking, and a short reading of the numbers.
 
-The reading is made of sentences that the numbers support, and nothing else. A difference counts as one only if it is
-larger than twice its standard error over the seeds; with one seed there is no such thing, and the reading says so.
+The reading is made of sentences that the numbers support, and nothing else. A difference counts as established only if
+a t-test over the seeds finds it; with one seed nothing can be established, and the reading says so.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from regard.lab.charts import number
 from regard.lab.compare.ladder import Ladder, RungConfig
+from regard.lab.samples import Sample, differ
 
 Result = Mapping[str, Any]
 _LEAST_NATS = 0.05
@@ -56,15 +56,18 @@ class Summary:
     size: float
     results: tuple[Result, ...]
     """The finished runs."""
-    score: float
-    spread: float
-    """The standard deviation over the seeds; 0 for a single one."""
+    scores: Sample
+    """By which the rung is ranked."""
     second: float | None
 
     @property
-    def error(self) -> float:
-        """The standard error of the mean score."""
-        return self.spread / math.sqrt(len(self.results))
+    def score(self) -> float:
+        return self.scores.mean
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over the seeds; 0 for a single one."""
+        return self.scores.std or 0.0
 
     def mean(self, *path: str) -> float | None:
         """The mean of a measurement over the seeds."""
@@ -97,13 +100,10 @@ def summarize(ladder: Ladder, results: Sequence[Result], metric: Metric) -> list
                 and _score(result, ladder.test, metric.key) is not None
             )
             if done:
-                scores = [_score(result, ladder.test, metric.key) or 0.0 for result in done]
+                scores = Sample(tuple(_score(result, ladder.test, metric.key) or 0.0 for result in done))
                 second = [_score(result, ladder.test, metric.second[0]) for result in done]
                 known = [value for value in second if value is not None]
-                spread = stdev(scores) if len(scores) > 1 else 0.0
-                summaries.append(
-                    Summary(rung, place, size, done, fmean(scores), spread, fmean(known) if known else None)
-                )
+                summaries.append(Summary(rung, place, size, done, scores, fmean(known) if known else None))
     return summaries
 
 
@@ -165,7 +165,7 @@ def _contradictions(ranked: Sequence[Summary], metric: Metric) -> list[str]:
         other = next(each for each in earlier if each.score == best)
         gap = (best - one.score) if metric.higher_is_better else (one.score - best)
         if gap > 0:
-            sure = "" if differ(one, other) else ", a difference that these seeds do not establish"
+            sure = "" if differ(one.scores, other.scores) else ", a difference that these seeds do not establish"
             lines.append(
                 f"Against the expected order, {_named(one)} did worse than {_named(other)} "
                 f"by {number(round(gap, 3))} {metric.name}{sure}."
@@ -283,13 +283,6 @@ def _forgetting(full: Sequence[Summary]) -> list[str]:
 
 def _distances(full: Sequence[Summary]) -> list[int]:
     return sorted({row["distance"] for one in full for result in one.results for row in result.get("recall") or ()})
-
-
-def differ(one: Summary, other: Summary) -> bool:
-    """Whether two means are further apart than twice the standard error of their difference."""
-    if len(one.results) < 2 or len(other.results) < 2:
-        return False
-    return abs(one.score - other.score) > 2 * math.hypot(one.error, other.error)
 
 
 def _named(one: Summary) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from regard.lab.charts import number
-from regard.lab.compare.analysis import Metric, Summary, differ, with_spread
+from regard.lab.compare.analysis import Metric, Summary, with_spread
 from regard.lab.compare.ladder import Ladder, RungConfig
 from regard.lab.compare.plan import size_name
 from regard.lab.report import Section, Table
+from regard.lab.samples import differ
 
 
 def word_vectors_section(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -> Section:
@@ -45,5 +46,5 @@ def _of(summaries: Sequence[Summary], rung: RungConfig | None, size: float) -> S
 def _row(random: Summary, vectors: Summary, size: float) -> tuple[str, ...]:
     gain = f"{vectors.score - random.score:+.2f}"
     data = size_name(size) if size == 1 else f"{number(size * 100)}%"
-    shown = gain if differ(vectors, random) else f"({gain})"
+    shown = gain if differ(vectors.scores, random.scores) else f"({gain})"
     return random.rung.label, data, with_spread(random), with_spread(vectors), shown
