@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from regard.progress import phase
+
 _TICK = 0.2
 _INTERVAL = 30.0
 """Seconds between two reports about processes in progress."""
@@ -59,6 +61,51 @@ class Running:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.start
+
+
+def run_all(
+    name: str,
+    commands: Mapping[str, list[str]],
+    total: int,
+    logs: Path,
+    *,
+    parallel: int,
+    record: Callable[[Finished], str],
+    describe: Callable[[Running], str],
+    log: Callable[[str], None],
+    needs: Mapping[str, Collection[str]] | None = None,
+    max_seconds: float | None = None,
+) -> None:
+    """Run the commands that are left of `total`, and log how each has ended and how long the others will take.
+
+    `name` is what the display calls this work; `record` notes how a command has ended, and gives it in words without a
+    full stop; `describe` gives one in progress. The rest is as in `run_processes`.
+    """
+    done, seconds = total - len(commands), list[float]()
+    if done:
+        log(f"{done} of {total} runs are done already.")
+    with phase(name, "runs", total) as progress:
+        progress.update(done)
+
+        def on_finish(finished: Finished) -> None:
+            seconds.append(finished.seconds)
+            progress.update(done + len(seconds))
+            left = (len(commands) - len(seconds)) * sum(seconds) / len(seconds) / parallel
+            shown = f"; about {minutes(left)} left" if left else ""
+            log(f"{done + len(seconds)} of {total}: {record(finished)}{shown}.")
+
+        def on_interval(running: Sequence[Running]) -> None:
+            log(f"Running: {', '.join(map(describe, running))}.")
+
+        run_processes(
+            commands,
+            logs,
+            parallel=parallel,
+            on_finish=on_finish,
+            on_interval=on_interval,
+            needs=needs,
+            max_seconds=max_seconds,
+        )
 
 
 def run_processes(

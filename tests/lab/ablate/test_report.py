@@ -165,7 +165,8 @@ def _last_and_all(sweep: Sweep) -> tuple[Row, list[Row]]:
 def test_nothing_is_compared_with_a_base_that_failed(tmp_path: Path) -> None:
     sweep = written(tiny_sweep(tmp_path, ["smoothing"]), {"smoothing-0": [result(5.0, 30.0)]})
     (sweep.out / "failures").mkdir()
-    (sweep.out / "failures" / "base-s1.txt").write_text("its process was killed by SIGKILL\n")
+    failure = {"problem": "its process was killed by SIGKILL", "diverged": False}
+    (sweep.out / "failures" / "base-s1.json").write_text(json.dumps(failure))
     rows = read_rows(sweep)
     assert reading(sweep, rows) == [
         "The base has no result, so nothing is compared with it; 1 of 3 runs are done, 1 failed."

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app, main
 from regard.errors import UserError
+from regard.lab import processes
 from regard.lab.ablate import measure, plan, sweep, variations, worker
 from regard.lab.ablate.plan import plan_sweep, read_sweep
 from regard.lab.ablate.settings import Change, Settings
@@ -47,7 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         *,
         parallel: int,
         on_finish: Callable[[Finished], None],
-        on_interval: object,
+        **_: object,
     ) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         for key, (*_, module, out, of, device) in commands.items():
@@ -58,7 +59,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 code = worker.main(Path(out), key, device)
             on_finish(Finished(key, code, 1.0, log))
 
-    monkeypatch.setattr(sweep, "run_processes", run_here)
+    monkeypatch.setattr(processes, "run_processes", run_here)
     return keys
 
 
@@ -143,14 +144,14 @@ def test_an_interrupted_sweep_has_a_report_and_continues(
     write_tiny(tmp_path)
     out = tmp_path / "out"
     command = (str(tmp_path / "recipe.toml"), "--only", "smoothing-0", "--out", str(out))
-    run_here = sweep.run_processes
+    run_here = processes.run_processes
 
     def interrupted(commands: dict[str, list[str]], *arguments: Any, **options: Any) -> None:
         run_here({"base-s1": commands["base-s1"]}, *arguments, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sweep, "run_processes", interrupted)
+        patched.setattr(processes, "run_processes", interrupted)
         ran = ablate(*command)
     assert ran.exit_code == 130
     assert ran.stderr.endswith("the same command continues the sweep.\n")

@@ -67,7 +67,7 @@ class Sweep:
     def failure(self, name: str, seed: int) -> str | None:
         """What went wrong with a run, without a full stop; None if nothing did."""
         path = failure_path(self.out, run_key(name, seed))
-        return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+        return str(parse_json(path.read_text(encoding="utf-8"))["problem"]) if path.is_file() else None
 
 
 def run_key(name: str, seed: int) -> str:
@@ -76,7 +76,7 @@ def run_key(name: str, seed: int) -> str:
 
 
 def failure_path(out: Path, key: str) -> Path:
-    return out / "failures" / f"{key}.txt"
+    return out / "failures" / f"{key}.json"
 
 
 def plan_sweep(

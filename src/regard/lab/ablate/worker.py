@@ -17,8 +17,10 @@ from regard.lab.ablate.measure import measure
 from regard.task.recipe_io import read_recipe
 from regard.task.run import train
 from regard.train.callback import PrinterCallback
-from regard.train.runtime import StoppedError
+from regard.train.runtime import DivergedError, StoppedError
 
+DIVERGED = 3
+"""The exit code of a run whose loss is not finite; it would end so again."""
 STOPPED = 130
 """The exit code of a run that was stopped and can be continued."""
 
@@ -35,6 +37,9 @@ def main(out: Path, key: str, device: str) -> int:
     except StoppedError as stopped:
         print(stopped)
         return STOPPED
+    except DivergedError as error:
+        print(f"regard: {error}")
+        return DIVERGED
     except UserError as error:
         print(f"regard: {error}")
         return 2

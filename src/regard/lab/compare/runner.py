@@ -26,8 +26,7 @@ from regard.files import write_text
 from regard.kernels.dispatch import select_device
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.plan import PlannedRun, plan_runs, size_name
-from regard.lab.processes import Finished, Running, minutes, run_processes
-from regard.progress import phase
+from regard.lab.processes import Finished, Running, minutes, run_all
 from regard.run.lock import lock_run
 from regard.task.recipe_io import write_recipe
 
@@ -48,42 +47,26 @@ def run_ladder(
     runs = plan_runs(ladder, overrides, out / "data")
     out.mkdir(parents=True, exist_ok=True)
     with lock_run(out, log):
-        _run_all(ladder, runs, out, device, log)
-    return read_results(out, [run.key for run in runs])
-
-
-def _run_all(ladder: Ladder, runs: Sequence[PlannedRun], out: Path, device: str | None, log: Log) -> None:
-    chosen = device or ladder.device
-    parallel = ladder.parallel if select_device(chosen).type != "cpu" else min(ladder.parallel, os.cpu_count() or 1)
-    _write_plans(ladder, runs, out, chosen)
-    waiting = [run.key for run in runs if not _has_result(out, run.key)]
-    done, total = len(runs) - len(waiting), len(runs)
-    if done:
-        log(f"{done} of {total} runs are done already.")
-    seconds: list[float] = []
-    with phase("Comparing", "runs", total) as progress:
-        progress.update(done)
-
-        def on_finish(finished: Finished) -> None:
-            result = _result_of(out, finished)
-            seconds.append(finished.seconds)
-            progress.update(done + len(seconds))
-            left = (len(waiting) - len(seconds)) * sum(seconds) / len(seconds) / parallel
-            shown = f"; about {minutes(left)} left" if left else ""
-            log(f"{done + len(seconds)} of {total}: {describe_result(result, ladder)}{shown}")
-
+        chosen = device or ladder.device
+        parallel = ladder.parallel if select_device(chosen).type != "cpu" else min(ladder.parallel, os.cpu_count() or 1)
+        _write_plans(ladder, runs, out, chosen)
+        waiting = [run.key for run in runs if not _has_result(out, run.key)]
         try:
-            run_processes(
+            run_all(
+                "Comparing",
                 {key: [sys.executable, "-m", "regard.lab.compare.worker", str(out.absolute()), key] for key in waiting},
+                len(runs),
                 out / "logs",
                 parallel=parallel,
-                on_finish=on_finish,
-                on_interval=lambda running: log(f"Running: {', '.join(_progress_of(out, one) for one in running)}."),
+                record=lambda finished: describe_result(_result_of(out, finished), ladder),
+                describe=lambda one: _progress_of(out, one),
+                log=log,
                 needs={run.key: run.needs for run in runs},
                 max_seconds=None if ladder.max_minutes is None else ladder.max_minutes * 60,
             )
         except KeyboardInterrupt:
             raise InterruptedComparisonError from None
+    return read_results(out, [run.key for run in runs])
 
 
 def read_results(out: Path, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
