@@ -14,7 +14,7 @@ from regard.run import LoadedModel
 from regard.score import PerplexityScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
-from regard.task.word_vectors import WordVectorsConfig, check_word_vectors
+from regard.task.initial_embeddings import WordVectorsConfig, check_word_vectors
 
 ONE_LENGTH = "all rows have data.context_length tokens, so all batches have the same shape"
 _DEFAULT_CONTEXT_LENGTH, _MAX_CONTEXT_LENGTH = 1024, 2048

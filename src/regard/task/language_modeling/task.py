@@ -23,6 +23,7 @@ from regard.score import PerplexityScore, score_perplexity
 from regard.task.base import check_ranges, describe_batches, score_test_sets
 from regard.task.held_out import Texts
 from regard.task.init_from import start_from
+from regard.task.initial_embeddings import check_dimensions, start_from_word_vectors
 from regard.task.language_modeling.pipeline import TextGenerator
 from regard.task.language_modeling.recipe import LanguageModelingRecipe
 from regard.task.text_batches import (
@@ -32,7 +33,6 @@ from regard.task.text_batches import (
     training_and_evaluation_texts,
     training_batches,
 )
-from regard.task.word_vectors import check_dimensions, start_from_word_vectors
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.estimation import Estimated
 from regard.train.loss import Loss, add_aux_loss, cross_entropy, training_loss

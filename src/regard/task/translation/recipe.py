@@ -19,8 +19,8 @@ from regard.model import CAUSAL_MODELS, SEQ2SEQ_MODELS, EncoderDecoderConfig, Ge
 from regard.score import TranslationScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
+from regard.task.initial_embeddings import TranslationWordVectorsConfig, check_word_vectors
 from regard.task.recipe_io import read_recipe
-from regard.task.word_vectors import TranslationWordVectorsConfig, check_word_vectors
 
 _EXPECTED_LENGTH = 25
 """Tokens of a sentence, before the data has been read."""

@@ -16,6 +16,7 @@ from regard.progress import phase
 from regard.score import TranslationScore, score_translations
 from regard.task.base import score_test_sets
 from regard.task.init_from import extend_vocabulary, start_from
+from regard.task.initial_embeddings import check_dimensions, start_from_word_vectors
 from regard.task.seq2seq import Seq2SeqModel, Seq2SeqTask
 from regard.task.translation.capitals import Capitals
 from regard.task.translation.pipeline import LineTranslator, Translator
@@ -23,7 +24,6 @@ from regard.task.translation.prepare import PreparedPairs, prepare_pairs
 from regard.task.translation.prompt_tokenizer import source_tokenizer_for
 from regard.task.translation.recipe import TranslationRecipe
 from regard.task.translation.unknown_words import check_replaceable
-from regard.task.word_vectors import check_dimensions, start_from_word_vectors
 from regard.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from regard.train.task import Evaluation, LogFn, Score
 

@@ -12,10 +12,10 @@ from regard.data.tokenizers.training import TokenizerConfig, train_tokenizer
 from regard.errors import UserError
 from regard.interop.word_vectors import write_word_vectors
 from regard.task.base import Recipe
+from regard.task.initial_embeddings import whole_words
 from regard.task.recipe_io import read_recipe
 from regard.task.registry import read_values
 from regard.task.run import train
-from regard.task.word_vectors import whole_words
 from regard.train.distributed.process_group import SINGLE_PROCESS
 from regard.train.step import training_forward
 from tests.task.small import (

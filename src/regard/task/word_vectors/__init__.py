@@ -1,0 +1,1 @@
+"""Static word vectors: training them, testing them, and asking them."""
