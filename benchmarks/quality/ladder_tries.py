@@ -78,12 +78,16 @@ SECOND_ROUND: dict[str, dict[str, Grid]] = {
         "context-learned": ((0.004,), (0.1,)),
         "context-cosine": ((0.004,), (0.1,)),
         "context-query-key": ((0.004,), (0.1,)),
+        "lstm": ((0.003, 0.006), (0.2,)),
+        "gru": ((0.003, 0.006), (0.2,)),
+        "luong": ((0.003, 0.006), (0.2,)),
+        "bahdanau": ((0.003, 0.006), (0.2,)),
         "bytenet": ((0.004,), (0.2,)),
         "convs2s": ((0.004,), (0.2,)),
         "recurrent-experts": ((0.003,), (0.3,)),
     }
 }
-"""For rungs whose best was the largest learning rate and the smallest dropout, by more than the others."""
+"""For rungs whose best was the largest learning rate and the smallest dropout."""
 _DROPOUT_KEYS = ("embedding", "encoder", "decoder")
 """The tables of a Transformer that have a dropout of their own."""
 
