@@ -4,7 +4,8 @@
     python scripts/update_docs.py --check    change nothing; exit with code 1 if a page is out of date
 
 A table is between `<!-- table: NAME -->` and `<!-- end table -->`, a single figure between `<!-- fig: NAME -->` and
-`<!-- end fig -->`. The names are those of the functions in scripts/doc_figures.
+`<!-- end fig -->`. The names are those of the functions in scripts/doc_figures. The pages in docs/reports are written
+whole.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 from doc_figures import ROOT, render
+from doc_figures.reports import reports
 
 
 def main() -> int:
@@ -19,12 +21,14 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     check = parser.parse_args().check
     outdated = []
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        rendered = render(text, str(page.relative_to(ROOT)))
+    written = reports()
+    for page in [*pages(), *written]:
+        text = page.read_text(encoding="utf-8") if page.is_file() else ""
+        rendered = written[page] if page in written else render(text, str(page.relative_to(ROOT)))
         if rendered != text:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:
+                page.parent.mkdir(exist_ok=True)
                 page.write_text(rendered, encoding="utf-8")
     if check and outdated:
         print(f"Out of date: {', '.join(outdated)}. Run `python scripts/update_docs.py`.", file=sys.stderr)
@@ -35,7 +39,10 @@ def main() -> int:
 
 def pages() -> list[Path]:
     """Every page that may hold generated figures."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "reports"),
+    ]
 
 
 if __name__ == "__main__":

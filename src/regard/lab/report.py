@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regard.cost.format import si_prefixed
 from regard.files import write_text
-from regard.lab.charts import COLORS
+from regard.lab.charts import COLORS, number
 from regard.lab.markup import escape
 
 
@@ -31,6 +32,20 @@ class Section:
     bullets: tuple[str, ...] = ()
     chart: str = ""
     table: Table | None = None
+
+
+def number_cell(value: float | None) -> str:
+    """A count, or a dash for what was not measured."""
+    return "–" if value is None else number(value)
+
+
+def score_cell(value: float | None) -> str:
+    """A score with two decimals, or more for a small one."""
+    return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def bytes_cell(value: float | None) -> str:
+    return "–" if value is None else f"{si_prefixed(value)}B"
 
 
 def write_report(title: str, description: str, sections: Sequence[Section], out: Path) -> tuple[Path, Path]:

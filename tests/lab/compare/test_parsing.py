@@ -78,7 +78,7 @@ def test_report_on_a_parser_has_f1_and_trees(ladder: Ladder, tmp_path: Path) -> 
     assert found["by_length"] == [{"from": 1, "to": 10, "sentences": 12, "f1": found["scores"]["test"]["f1"]}]
     assert [row["step"] for row in found["curve"]] == [3, 6]
     assert all("f1" in row for row in found["curve"])
-    assert found["decode"]["ms_per_token"] > 0
+    assert found["decode"]["state_bytes"] > 0
     assert " ".join(Tree.parse(found["samples"][0]["output"]).words()) == found["samples"][0]["source"]
     result = {"key": lstm.key, "rung": "lstm", "label": "LSTM", "size": 1.0, "seed": 1, "status": "finished", **found}
     html, markdown = write_comparison(ladder, [result], tmp_path)

@@ -34,7 +34,7 @@ def result(rung: str, score: float, seed: int = 1, size: float = 1.0, **other: A
         "peak_memory": 10**8,
         "device": "cpu",
         "curve": [{"step": 50, "bleu": score / 2}, {"step": 100, "bleu": score}],
-        "decode": {"ms_per_token": 0.5, "state_bytes": 2048},
+        "decode": {"state_bytes": 2048, "bytes_per_token": 16},
         "by_length": [
             {"from": 1, "to": 5, "sentences": 20, "bleu": score},
             {"from": 6, "to": None, "sentences": 2, "bleu": None},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.quality.ladder import make_cases, restore
 from typer.testing import CliRunner
 
 from regard.cli import app
@@ -15,6 +16,8 @@ from regard.lab import processes
 from regard.lab.compare import worker
 from regard.lab.compare.ladder import Ladder, read_ladder
 from regard.lab.compare.runner import read_results, read_saved_ladder, run_ladder
+from regard.lab.compare.sections import write_comparison
+from regard.lab.compare.speed import read_speeds
 from regard.run.lock import lock_run
 from regard.task.recipe_io import read_recipe, write_recipe
 from tests.lab.tiny import LADDER, write_tiny
@@ -61,7 +64,6 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     }
     assert results["small"]["parameters"] < results["wide"]["parameters"]
     assert results["small"]["flops"] > 0
-    assert results["small"]["decode"]["ms_per_token"] > 0
     assert results["small"]["decode"]["state_bytes"] > 0
     assert results["small"]["decode"]["bytes_per_token"] == 2 * 16 * 4  # a key and a value of one layer, in float32
     assert [row["step"] for row in results["small"]["curve"]] == [3, 6, 9, 12]
@@ -69,12 +71,15 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     assert "no longer finite" in results["diverging"]["problem"]
     assert sum(" of 4: " in line for line in lines) == 4
     assert "left" in lines[0]
+    speeds = read_speeds(out)
+    assert speeds.keys() == {"small", "wide"}  # of models that finished, alone, after all runs
+    assert all(one["tokens_per_second"] > 0 and one["ms_per_decoded_token"] > 0 for one in speeds.values()), speeds
 
     # The runs that finished or diverged are done; only the one that failed is tried again.
     started = started_runs(monkeypatch)
     before = (out / "results" / "small-full-1.json").stat().st_mtime_ns
     run_ladder(ladder, [], out)
-    assert started == ["failing-full-1"]
+    assert started == ["failing-full-1"]  # nor is the speed of the others measured again
     assert (out / "results" / "small-full-1.json").stat().st_mtime_ns == before
 
     (out / "results" / "wide-full-1.json").unlink()  # as if it had been interrupted before it was measured
@@ -93,6 +98,10 @@ def test_failed_rungs_are_reported_and_finished_runs_are_not_repeated(
     report = (out / "report.md").read_text(encoding="utf-8")
     assert "Diverging (data 100%, seed 1) did not finish: it diverged" in report
     assert "Failing (data 100%, seed 1) did not finish:" in report
+
+    restore(make_cases(out, {}), tmp_path / "restored")
+    write_comparison(read_saved_ladder(out), read_results(tmp_path / "restored"), tmp_path / "restored")
+    assert sorted((tmp_path / "restored" / "report.md").read_text().splitlines()) == sorted(report.splitlines())
 
 
 def test_a_folder_is_used_by_one_comparison_at_a_time(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def measure(recipe: Recipe, folder: Path, ladder: Ladder, device: torch.device) 
         text = _of_translation if recipe.task == "translation" else _of_language
         found |= text(recipe, pipeline, ladder, device)
     prompt = found.pop("prompt", None) or [3] * _PROMPT_TOKENS
-    found["decode"] = _decoding(pipeline.model.eval(), prompt[:_PROMPT_TOKENS])
+    found["decode"] = _decoding_state(pipeline.model.eval(), prompt[:_PROMPT_TOKENS])
     return found
 
 
@@ -183,13 +183,11 @@ def _loss_by_position(model: Any, ids: Sequence[int], length: int, device: torch
 
 
 @torch.no_grad()
-def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
-    """Milliseconds per token of one greedy sequence on the plain model, and the bytes of state that a row needs."""
-    limits = [each for each in (model.max_positions, getattr(model, "max_source_positions", None)) if each is not None]
-    tokens = max(1, min(DECODED_TOKENS, *(limit // 2 for limit in limits))) if limits else DECODED_TOKENS
-    prompt = list(prompt)[: max(1, min((limit // 2 for limit in limits), default=len(prompt)) - 1)]
+def measure_decoding_time(model: Any) -> float | None:
+    """Milliseconds per token of one greedy sequence on the plain model; None for one that cannot read the prompt."""
+    prompt, tokens = _decoded_lengths(model, [3] * _PROMPT_TOKENS)
     best = float("inf")
-    for _ in range(2):
+    for _ in range(3):
         try:
             state, last = model.prefill([prompt], tokens + 1)
             start = time.perf_counter()
@@ -197,22 +195,34 @@ def _decoding(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
                 logits, state = model.step(last[:, None], state)
                 last = logits[:, -1].argmax(dim=-1)  # (rows,)
             last.tolist()  # wait for the device
-        except UserError as error:
-            return {"problem": str(error)}
+        except UserError:
+            return None
         best = min(best, (time.perf_counter() - start) / tokens)
-    large, small = (_state_bytes(model, prompt, room) for room in (tokens, 1))
+    return best * 1000
+
+
+@torch.no_grad()
+def _decoding_state(model: Any, prompt: Sequence[int]) -> dict[str, Any]:
+    """The bytes of state that a sequence needs while it is decoded, and how they grow."""
+    prompt, tokens = _decoded_lengths(model, prompt)
+    try:
+        large, small = (_state_bytes(model, prompt, room) for room in (tokens, 1))
+    except UserError as error:
+        return {"problem": str(error)}
     growth = None if large is None or small is None or tokens < 2 else round((large - small) / (tokens - 1))
-    return {
-        "ms_per_token": round(best * 1000, 4),
-        "state_bytes": large,
-        "bytes_per_token": growth,
-        "tokens": tokens,
-    }
+    return {"state_bytes": large, "bytes_per_token": growth, "tokens": tokens}
+
+
+def _decoded_lengths(model: Any, prompt: Sequence[int]) -> tuple[list[int], int]:
+    """The prompt and the number of tokens that are decoded after it, within the positions that the model has."""
+    limits = [each for each in (model.max_positions, getattr(model, "max_source_positions", None)) if each is not None]
+    tokens = max(1, min(DECODED_TOKENS, *(limit // 2 for limit in limits))) if limits else DECODED_TOKENS
+    return list(prompt)[: max(1, min((limit // 2 for limit in limits), default=len(prompt)) - 1)], tokens
 
 
 def _state_bytes(model: Any, prompt: list[int], room: int) -> int | None:
-    """The bytes that a sequence keeps between two steps, with room for so many tokens; a KV cache allocates it in the
-    first one."""
+    """The bytes that a sequence keeps between two steps, with room for so many tokens; a KV cache is allocated in the
+    first of them."""
     state, last = model.prefill([prompt], room + 1)
     _, state = model.step(last[:, None], state)
     return int(state.nbytes()) if hasattr(state, "nbytes") else None

@@ -6,6 +6,7 @@
     OUT/runs/KEY/        its run folder
     OUT/logs/KEY.log     what it printed
     OUT/results/KEY.json what was measured, or what went wrong
+    OUT/speed.json       how fast each rung is when it runs alone
     OUT/report.html, OUT/report.md
 
 A result is written at the very end of a run, so a comparison that was interrupted goes on where it was: runs with a
@@ -26,7 +27,8 @@ from regard.files import write_text
 from regard.kernels.dispatch import select_device
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.plan import PlannedRun, plan_runs, size_name
-from regard.lab.processes import Finished, Running, minutes, run_all
+from regard.lab.compare.speed import unmeasured
+from regard.lab.processes import Finished, Running, minutes, run_all, run_processes
 from regard.run.lock import lock_run
 from regard.task.recipe_io import write_recipe
 
@@ -64,9 +66,24 @@ def run_ladder(
                 needs={run.key: run.needs for run in runs},
                 max_seconds=None if ladder.max_minutes is None else ladder.max_minutes * 60,
             )
+            results = read_results(out, [run.key for run in runs])
+            _measure_speed(out, unmeasured(out, results), log)
         except KeyboardInterrupt:
             raise InterruptedComparisonError from None
-    return read_results(out, [run.key for run in runs])
+    return results
+
+
+def _measure_speed(out: Path, keys: Sequence[str], log: Log) -> None:
+    """Measure the speed of these runs in one process, now that nothing else runs."""
+    if not keys:
+        return
+    log("Measuring how fast each model is when it runs alone.")
+    run_processes(
+        {"speed": [sys.executable, "-m", "regard.lab.compare.speed", str(out.absolute()), *keys]},
+        out / "logs",
+        parallel=1,
+        on_finish=lambda ended: None if ended.problem() is None else log(f"Speed: {ended.problem()}."),
+    )
 
 
 def read_results(out: Path, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.cost.format import si_prefixed
 from regard.lab.charts import Series, bar_chart, line_chart, number
 from regard.lab.compare.analysis import (
     Metric,
@@ -20,20 +19,20 @@ from regard.lab.compare.analysis import (
     with_spread,
 )
 from regard.lab.compare.ladder import Ladder
-from regard.lab.compare.measure import DECODED_TOKENS
 from regard.lab.compare.recall_section import recall_section
+from regard.lab.compare.speed import Speeds, read_speeds
+from regard.lab.compare.speed_section import speed_section
 from regard.lab.compare.word_vectors_section import word_vectors_section
-from regard.lab.processes import minutes
-from regard.lab.report import Section, Table, write_report
+from regard.lab.report import Section, Table, number_cell, score_cell, write_report
 from regard.task.recipe_io import recipe_name
 
 
 def write_comparison(ladder: Ladder, results: Sequence[Result], out: Path) -> tuple[Path, Path]:
     """Write the report of a comparison into its folder; gives the paths of the HTML and of the Markdown file."""
-    return write_report(ladder.name, ladder.description, make_sections(ladder, results), out)
+    return write_report(ladder.name, ladder.description, make_sections(ladder, results, read_speeds(out)), out)
 
 
-def make_sections(ladder: Ladder, results: Sequence[Result]) -> list[Section]:
+def make_sections(ladder: Ladder, results: Sequence[Result], speeds: Speeds) -> list[Section]:
     """The content of a report."""
     metric = choose_metric(results, ladder.test)
     summaries = summarize(ladder, results, metric)
@@ -41,7 +40,7 @@ def make_sections(ladder: Ladder, results: Sequence[Result]) -> list[Section]:
     sections = [
         Section("Reading", bullets=tuple(reading(ladder, results, summaries, metric))),
         _scores(ladder, full, metric),
-        _resources(full),
+        speed_section(full, speeds),
         _by_size(ladder, summaries, metric),
         _by_cost(full, metric),
         _by_length(full, metric),
@@ -62,9 +61,9 @@ def _scores(ladder: Ladder, full: Sequence[Summary], metric: Metric) -> Section:
         (
             one.rung.label,
             with_spread(one),
-            _shown(one.second),
-            _number(one.mean("flops")),
-            _number(one.mean("parameters")),
+            score_cell(one.second),
+            number_cell(one.mean("flops")),
+            number_cell(one.mean("parameters")),
             str(len(one.results)),
             "; ".join(_published(each) for each in one.rung.published) or "–",
         )
@@ -76,42 +75,6 @@ def _scores(ladder: Ladder, full: Sequence[Summary], metric: Metric) -> Section:
     direction = "higher" if metric.higher_is_better else "lower"
     chart = bar_chart(f"{metric.name} of each model", f"{metric.name}, {direction} is better", bars)
     return Section("Scores and training cost", chart=chart, table=table) if rows else Section("")
-
-
-def _resources(full: Sequence[Summary]) -> Section:
-    rows = [
-        (
-            one.rung.label,
-            minutes(one.mean("seconds") or 0),
-            _number(one.mean("tokens")),
-            _number(one.mean("tokens_per_second")),
-            _bytes(one.mean("peak_memory") or None),
-            _shown(one.mean("decode", "ms_per_token")),
-            _bytes(one.mean("decode", "state_bytes")),
-            _bytes(one.mean("decode", "bytes_per_token")),
-        )
-        for one in full
-    ]
-    header = (
-        "model",
-        "training",
-        "target tokens",
-        "tokens/s",
-        "peak memory",
-        "ms per decoded token",
-        "decoding state",
-        "more per token",
-    )
-    note = (
-        "Training time and memory are those of a process that shares its machine with the runs beside it. Decoding is "
-        "greedy, one sentence at a time, on the plain PyTorch model. Its state is what a sentence keeps between two "
-        f"steps, with room for {DECODED_TOKENS} tokens, and how much it grows with each of them."
-    )
-    return (
-        Section("Time and memory", (note,), table=Table("Time and memory", header, tuple(rows)))
-        if rows
-        else Section("")
-    )
 
 
 def _by_size(ladder: Ladder, summaries: Sequence[Summary], metric: Metric) -> Section:
@@ -195,7 +158,7 @@ def _by_length(full: Sequence[Summary], metric: Metric) -> Section:
             if (low, high) in means
         )
         series.append(Series(one.rung.label, points, one.number))
-        rows.append((one.rung.label, *(_shown(means.get(bucket)) for bucket in order)))
+        rows.append((one.rung.label, *(score_cell(means.get(bucket)) for bucket in order)))
     header = ("model", *(f"{_range(low, high)} words ({buckets[low, high]})" for low, high in order))
     name = metric.name
     chart = line_chart(f"{name} against sentence length", "words of the source", name, series)
@@ -214,7 +177,7 @@ def _by_position(full: Sequence[Summary]) -> Section:
         found = {(row["from"], row["to"]): row["loss"] for row in one.results[0].get("by_position") or ()}
         points = tuple(((low + high) / 2, found[low, high]) for low, high in buckets if (low, high) in found)
         series.append(Series(one.rung.label, points, one.number))
-        rows.append((one.rung.label, *(_shown(found.get(bucket)) for bucket in buckets)))
+        rows.append((one.rung.label, *(score_cell(found.get(bucket)) for bucket in buckets)))
     chart = line_chart("Loss against the tokens read", "tokens read before", "nats per token", series, log_x=True)
     header = ("model", *(_range(low, high) for low, high in buckets))
     note = "The loss of a token by the number of tokens before it in its window: what a model makes of more context."
@@ -287,18 +250,6 @@ def _published(each: Any) -> str:
 
 def _range(low: int, high: int | None) -> str:
     return f"{low}+" if high is None else str(low) if low == high else f"{low}–{high}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else number(value)
-
-
-def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
-
-
-def _bytes(value: float | None) -> str:
-    return "–" if value is None else f"{si_prefixed(value)}B"
 
 
 def _capital(text: str) -> str:

@@ -4,7 +4,6 @@ A rung that diverges, is killed or runs out of memory ends this process and noth
 is a file: what was measured, or one sentence that says what went wrong.
 """
 
-import contextlib
 import json
 import shutil
 import sys
@@ -23,6 +22,7 @@ from regard.files import write_text
 from regard.kernels.dispatch import select_device
 from regard.lab.compare.ladder import Ladder
 from regard.lab.compare.measure import measure, measure_decoding
+from regard.lab.compare.speed import measure_training_speed
 from regard.model import build_meta
 from regard.progress import listen_to_phases
 from regard.task.base import Recipe
@@ -34,34 +34,10 @@ from regard.train.distributed.process_group import SINGLE_PROCESS
 from regard.train.estimation import Estimated
 from regard.train.runtime import DivergedError, StoppedError
 
-_PROBE_STEPS, _WARMUP_STEPS = 30, 5
-"""The steps that the speed of a rung is measured on, after some that compile kernels."""
 _COUNTED_BATCHES = 100
 """The batches whose mean number of tokens decides how many steps a budget of tokens allows."""
-_NEVER = 1_000_000_000
 STOPPED = 130
 """The exit code of a run that was stopped and can be resumed."""
-
-
-class _ProbeEndError(Exception):
-    """The probe has seen enough steps."""
-
-
-class _Probe(Callback):
-    """Times the first steps, and ends the run."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.seen: list[float] = []
-
-    def on_step(self, step: int, tokens: int) -> None:
-        self.seen.append(time.perf_counter())
-        if len(self.seen) >= self.steps:
-            raise _ProbeEndError
-
-    def seconds_per_step(self) -> float:
-        skipped = min(_WARMUP_STEPS, len(self.seen) - 2)
-        return (self.seen[-1] - self.seen[skipped]) / (len(self.seen) - 1 - skipped)
 
 
 def main(out: Path, key: str) -> int:
@@ -129,25 +105,17 @@ def _recipe(out: Path, plan: dict[str, Any], ladder: Ladder, device: torch.devic
 
 def _steps(recipe: Recipe, ladder: Ladder, size: float, device: torch.device) -> int:
     """The number of steps that the budget allows a rung."""
-    folder, kind, value = Path(tempfile.mkdtemp(prefix="regard-probe-")), ladder.budget.kind, ladder.budget.of(size)
-    try:
-        if kind != "minutes":
-            task = recipe.build_task(folder, lambda message: None, SINGLE_PROCESS)
+    kind, value = ladder.budget.kind, ladder.budget.of(size)
+    if kind == "minutes":
+        per_step = measure_training_speed(recipe, device).seconds_per_step / 60
+    else:
+        with tempfile.TemporaryDirectory(prefix="regard-probe-") as folder:
+            task = recipe.build_task(Path(folder), lambda message: None, SINGLE_PROCESS)
             if kind == "flops":
                 per_step = float(log_cost(recipe, task, device, Callback()).flops_per_step)
             else:
                 counts = [batch.count for batch in islice(task.batches.epochs(), _COUNTED_BATCHES)]
                 per_step = recipe.train.grad_accumulation * fmean(counts)
-        else:
-            probe = _Probe(_PROBE_STEPS)
-            quiet = recipe.train.model_copy(update={"validate_every": _NEVER, "save_every": _NEVER})
-            with contextlib.suppress(_ProbeEndError):
-                train(recipe.model_copy(update={"train": quiet}), folder / "run", device=device, callback=probe)
-            if len(probe.seen) < 3:
-                raise UserError(f"the recipe has only {len(probe.seen)} steps, too few to measure its speed")
-            per_step = probe.seconds_per_step() / 60
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     steps = value / per_step
     if steps < 1:
         raise UserError(
