@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.common import RESULTS, write_results
 
 from regard.files import write_text
-from regard.lab.compare.analysis import choose_metric, reading, summarize
 from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.report.analysis import choose_metric, reading, summarize
 from regard.lab.compare.runner import read_results, read_saved_ladder
 from regard.lab.compare.speed import read_speeds, write_speeds
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from statistics import fmean
 from typing import Any
 
 from doc_figures.markers import ROOT, cases, figure, table
@@ -9,12 +10,14 @@ from regard.config import Config
 from regard.lab.charts import number
 from regard.lab.compare.ladder import (
     BudgetConfig,
+    ContrastConfig,
     Ladder,
     PublishedConfig,
     RungConfig,
     RungWordVectorsConfig,
     list_ladders,
 )
+from regard.lab.samples import Sample
 from regard.task.settings import config_fields
 
 Row = tuple[object, ...]
@@ -79,6 +82,11 @@ def published_keys() -> Iterator[Row]:
     yield from _keys(PublishedConfig)
 
 
+@table("key | type | default | meaning")
+def contrast_keys() -> Iterator[Row]:
+    yield from _keys(ContrastConfig)
+
+
 def _measured(name: str) -> tuple[list[dict[str, Any]], dict[tuple[str, float], dict[str, Any]]]:
     """The runs on all data in the order of the ladder, and all runs by rung and size."""
     runs = [each for each in cases(f"ladder-{name}") if each.get("status") == "finished"]
@@ -88,6 +96,29 @@ def _measured(name: str) -> tuple[list[dict[str, Any]], dict[tuple[str, float], 
 def _recalled(run: dict[str, Any], distance: int) -> str:
     row = next(row for row in run["recall"] if row["distance"] == distance)
     return "–" if row["recalled"] is None else f"{row['recalled'] / row['total']:.0%}"
+
+
+@table("idea | BLEU without it | BLEU with it | on sentences of 21–30 words")
+def what_attention_buys() -> Iterator[Row]:
+    """The ladder's contrasts; a translator's score on long sentences is the mean over its seeds."""
+    *runs, summary = cases("ladder-what-attention-buys")
+    full: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        if run["status"] == "finished" and run["size"] == 1:
+            full.setdefault(run["rung"], []).append(run)
+    for contrast in summary["ladder"]["contrasts"]:
+        pair = [full.get(contrast[key]) for key in ("without", "having")]
+        if pair[0] and pair[1]:
+            scores = (
+                Sample(tuple(run["scores"]["test_2016"]["bleu"] for run in each)).shown(1) for each in pair if each
+            )
+            long = (f"{fmean(map(_long_sentences, each)):.1f}" for each in pair if each)
+            yield contrast["idea"], *scores, " → ".join(long)
+
+
+def _long_sentences(run: dict[str, Any]) -> float:
+    (bleu,) = (row["bleu"] for row in run["by_length"] if row["from"] == 21)
+    return float(bleu)
 
 
 @table("model | BLEU | with a quarter of the data | training FLOPs | parameters | recall: 1 word | 8 words | 16 words")

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.quality.ladder import split_cases
 
 from doc_figures.markers import ROOT
-from regard.lab.compare.sections import make_sections
+from regard.lab.compare.report.sections import make_sections
 from regard.lab.report import to_html, to_markdown
 
 FOLDER = ROOT / "docs" / "reports"

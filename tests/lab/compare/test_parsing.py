@@ -12,7 +12,7 @@ from regard.lab.compare.ladder import Ladder, read_ladder
 from regard.lab.compare.measure import measure
 from regard.lab.compare.parsing import f1_by_length
 from regard.lab.compare.plan import plan_runs, validate
-from regard.lab.compare.sections import write_comparison
+from regard.lab.compare.report.sections import write_comparison
 from regard.task.run import train
 
 RECIPE = """

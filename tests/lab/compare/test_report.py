@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from regard.errors import UserError
 from regard.lab.charts import Series, bar_chart, line_chart, number
-from regard.lab.compare.analysis import choose_metric, reading, summarize
 from regard.lab.compare.ladder import Ladder, read_ladder
-from regard.lab.compare.sections import write_comparison
+from regard.lab.compare.report.analysis import choose_metric, reading, summarize
+from regard.lab.compare.report.sections import write_comparison
+from regard.lab.compare.speed import write_speeds
 from tests.lab.tiny import LADDER, write_tiny
 
 
@@ -85,11 +87,28 @@ def test_reading_says_where_the_order_is_not_as_expected(ladder: Ladder) -> None
     sure = [result("small", 30 + seed, seed) for seed in (1, 2)] + [result("wide", 20 + seed, seed) for seed in (1, 2)]
     text = read(ladder, sure)
     assert "best first: Small <Transformer> 31.50 ± 0.71; Wide & Transformer 21.50 ± 0.71" in text
-    assert "Against the expected order, Wide & Transformer did worse than Small <Transformer> by 10 BLEU." in text
+    assert "order, in BLEU, these did worse: Wide & Transformer than Small <Transformer> by 10.00." in text
     unsure = [result("small", 30.0), result("wide", 29.9)]
-    assert "a difference that these seeds do not establish" in read(ladder, unsure)
+    assert "by differences that these seeds do not establish: Wide & Transformer than Small" in read(ladder, unsure)
     assert "There is one seed" in read(ladder, unsure)
     assert "The order is the expected one" in read(ladder, [result("small", 20.0), result("wide", 30.0)])
+
+
+def test_report_says_what_an_idea_buys(ladder: Ladder, tmp_path: Path) -> None:
+    """In score, with less data, in cost and speed, in parentheses where the seeds do not establish it."""
+    contrast = {"idea": "more width", "without": "small", "having": "wide"}
+    ladder = Ladder.read(ladder.plain() | {"contrasts": [contrast]}, "ladder")
+    runs = [result(rung, score + seed, seed) for rung, score in (("small", 20), ("wide", 30)) for seed in (1, 2)]
+    runs += [result("small", 4.0, size=0.1), result("wide", 2.0, size=0.1)]
+    assert "What each idea changes, in BLEU: more width +10.00." in read(ladder, runs)
+    assert "more width (+10.00)." in read(ladder, [result("small", 20.0), result("wide", 30.0)])
+    write_speeds(tmp_path, {"small": {"tokens_per_second": 100.0}, "wide": {"tokens_per_second": 50.0}})
+    text = write_comparison(ladder, runs, tmp_path)[1].read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| more width |"))
+    assert "21.50 ± 0.71 → 31.50 ± 0.71: +10.00 | 4.000 → 2.000: (-2.00)" in row
+    assert row.endswith("| 40% → 40% | × 1 | × 4 | × 0.5 |"), row
+    with pytest.raises(UserError, match=r"contrasts.0.having: there is no rung named 'other'"):
+        Ladder.read(ladder.plain() | {"contrasts": [contrast | {"having": "other"}]}, "ladder")
 
 
 def test_reading_names_the_models_that_are_worth_their_cost(ladder: Ladder) -> None:

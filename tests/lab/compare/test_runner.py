@@ -15,8 +15,8 @@ from regard.errors import UserError
 from regard.lab import processes
 from regard.lab.compare import worker
 from regard.lab.compare.ladder import Ladder, read_ladder
+from regard.lab.compare.report.sections import write_comparison
 from regard.lab.compare.runner import read_results, read_saved_ladder, run_ladder
-from regard.lab.compare.sections import write_comparison
 from regard.lab.compare.speed import read_speeds
 from regard.run.lock import lock_run
 from regard.task.recipe_io import read_recipe, write_recipe

@@ -46,8 +46,8 @@ def compare(
     """
     with phase("Starting"):  # importing PyTorch takes a while
         from regard.lab.compare.ladder import list_ladders, read_ladder
+        from regard.lab.compare.report.sections import write_comparison
         from regard.lab.compare.runner import InterruptedComparisonError, read_results, read_saved_ladder, run_ladder
-        from regard.lab.compare.sections import write_comparison
 
     if show:
         for one in list_ladders():

@@ -112,6 +112,17 @@ class RungConfig(Config):
     """What a reader of the report should know about this rung, such as how its settings were chosen."""
 
 
+class ContrastConfig(Config):
+    """Two rungs that differ mainly in one idea: the report says what it buys."""
+
+    idea: str
+    """What the second rung has and the first has not, in a few words."""
+    without: Name
+    """The rung without it."""
+    having: Name
+    """The rung with it."""
+
+
 class Ladder(Config):
     """Everything a comparison depends on."""
 
@@ -142,6 +153,8 @@ class Ladder(Config):
     """A run that takes longer is stopped, and reported as such; no limit if not given."""
     recall: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(default=(1, 2, 4, 8, 16), strict=False)
     """The distances at which the recall of a planted word is measured; none, to leave it out. Parsers have none."""
+    contrasts: tuple[ContrastConfig, ...] = Field(default=(), strict=False)
+    """Pairs of rungs whose difference the report shows: in score, with less data, on long sentences, in cost."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -151,6 +164,10 @@ class Ladder(Config):
                 raise ConfigError(f"rungs.{number}.name", f"{name!r} is the name of another rung; choose another.")
         for number, rung in enumerate(self.rungs):
             self._check_dependency(number, rung)
+        for number, contrast in enumerate(self.contrasts):
+            for key, name in (("without", contrast.without), ("having", contrast.having)):
+                if name not in names:
+                    raise ConfigError(f"contrasts.{number}.{key}", f"there is no rung named {name!r}.")
         return self
 
     def _check_dependency(self, number: int, rung: RungConfig) -> None:
@@ -201,7 +218,9 @@ class Ladder(Config):
             rung = waiting.pop()
             chosen.add(rung.name)
             waiting += [self.rung(name) for name in (rung.init_from, rung.decodes) if name is not None]
-        return self.model_copy(update={"rungs": tuple(rung for rung in self.rungs if rung.name in chosen)})
+        rungs = tuple(rung for rung in self.rungs if rung.name in chosen)
+        contrasts = tuple(each for each in self.contrasts if {each.without, each.having} <= chosen)
+        return self.model_copy(update={"rungs": rungs, "contrasts": contrasts})
 
 
 def list_ladders() -> list[Ladder]:

@@ -184,7 +184,9 @@ def _joined(plain: dict[str, Any], saved: Path) -> dict[str, Any]:
     if old["name"] != plain["name"]:
         raise UserError(f"{saved.parent} holds the comparison {old['name']!r}; choose another folder with --out.")
     names = {rung["name"] for rung in plain["rungs"]}
-    return plain | {"rungs": [*plain["rungs"], *(rung for rung in old["rungs"] if rung["name"] not in names)]}
+    rungs = [*plain["rungs"], *(rung for rung in old["rungs"] if rung["name"] not in names)]
+    now, before = plain.get("contrasts", []), old.get("contrasts", [])
+    return plain | {"rungs": rungs, "contrasts": [*now, *(each for each in before if each not in now)]}
 
 
 def _has_result(out: Path, key: str) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from regard.lab.charts import number
-from regard.lab.compare.analysis import Metric, Summary, with_spread
 from regard.lab.compare.ladder import Ladder, RungConfig
 from regard.lab.compare.plan import size_name
+from regard.lab.compare.report.analysis import Metric, Summary, with_spread
 from regard.lab.report import Section, Table
 from regard.lab.samples import differ
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from regard.lab.charts import Series, line_chart
-from regard.lab.compare.analysis import Summary, nats_saved, recall_rate
 from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.report.analysis import Summary, nats_saved, recall_rate
 from regard.lab.report import Section, Table
 
 

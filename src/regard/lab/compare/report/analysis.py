@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from regard.lab.charts import number
-from regard.lab.compare.ladder import Ladder, RungConfig
+from regard.lab.compare.ladder import ContrastConfig, Ladder, RungConfig
 from regard.lab.samples import Sample, differ
 
 Result = Mapping[str, Any]
@@ -76,6 +76,10 @@ class Summary:
         return fmean(known) if known else None
 
 
+Pair = tuple[Summary, Summary]
+"""A rung without an idea, and one with it."""
+
+
 def choose_metric(results: Sequence[Result], test: str) -> Metric:
     """The metric of the task."""
     for result in results:
@@ -113,7 +117,8 @@ def reading(ladder: Ladder, results: Sequence[Result], summaries: Sequence[Summa
     if not full:
         return ["No run has finished, so there is nothing to compare.", *failures(results)]
     ranked = sorted(full, key=lambda one: one.score, reverse=metric.higher_is_better)
-    lines = [_ranking(ranked, metric), *_contradictions(ranked, metric), *_steps(full, metric)]
+    lines = [_ranking(ranked, metric), *_ideas(ladder, full, metric)]
+    lines += [*_contradictions(ranked, metric), *_steps(full, metric)]
     lines += _against_published(full, metric)
     lines += _data_effect(ladder, summaries, metric)
     lines += _cost(ranked)
@@ -156,39 +161,68 @@ def _ranking(ranked: Sequence[Summary], metric: Metric) -> str:
     return f"By {metric.name} on the test set, best first: {'; '.join(shown)}.{note}"
 
 
+def find_pair(contrast: ContrastConfig, summaries: Sequence[Summary], size: float) -> Pair | None:
+    """The rungs without and with an idea on this size of the data, if both have finished."""
+    found = {one.rung.name: one for one in summaries if one.size == size}
+    if contrast.without not in found or contrast.having not in found:
+        return None
+    return found[contrast.without], found[contrast.having]
+
+
+def gain(without: Summary, having: Summary, metric: Metric) -> str:
+    """The difference of two scores, in parentheses if the seeds do not establish it."""
+    shown = f"{having.score - without.score:+.{2 if metric.higher_is_better else 3}f}"
+    return shown if differ(without.scores, having.scores) else f"({shown})"
+
+
+def _ideas(ladder: Ladder, full: Sequence[Summary], metric: Metric) -> list[str]:
+    """What the ideas that the ladder singles out are worth."""
+    pairs = [(each.idea, find_pair(each, full, max(ladder.sizes))) for each in ladder.contrasts]
+    gains = [f"{idea} {gain(*pair, metric)}" for idea, pair in pairs if pair is not None]
+    if not gains:
+        return []
+    note = " (differences in parentheses are not established by these seeds)" if "(" in "".join(gains) else ""
+    return [f"What each idea changes, in {metric.name}{note}: {'; '.join(gains)}."]
+
+
 def _contradictions(ranked: Sequence[Summary], metric: Metric) -> list[str]:
-    """Where a later rung did worse than the best earlier one, by more than chance."""
-    lines, by_place = [], sorted(ranked, key=lambda one: one.number)
+    """Where a later rung did worse than the best earlier one: by more than chance, and by less."""
+    established, others = list[str](), list[str]()
+    by_place = sorted(ranked, key=lambda one: one.number)
     for index, one in enumerate(by_place[1:], start=1):
         earlier = by_place[:index]
         best = metric.best([each.score for each in earlier])
         other = next(each for each in earlier if each.score == best)
         gap = (best - one.score) if metric.higher_is_better else (one.score - best)
         if gap > 0:
-            sure = "" if differ(one.scores, other.scores) else ", a difference that these seeds do not establish"
-            lines.append(
-                f"Against the expected order, {_named(one)} did worse than {_named(other)} "
-                f"by {number(round(gap, 3))} {metric.name}{sure}."
-            )
-    if not lines and len(by_place) > 1:
-        lines.append("The order is the expected one: every rung did at least as well as all rungs before it.")
+            shown = f"{_named(one)} than {_named(other)} by {gap:.{2 if metric.higher_is_better else 3}f}"
+            (established if differ(one.scores, other.scores) else others).append(shown)
+    if not established and not others and len(by_place) > 1:
+        return ["The order is the expected one: every rung did at least as well as all rungs before it."]
+    lines = []
+    if established:
+        lines.append(f"Against the expected order, in {metric.name}, these did worse: {'; '.join(established)}.")
+    if others:
+        lines.append(
+            f"Against the expected order, but by differences that these seeds do not establish: {'; '.join(others)}."
+        )
     return lines
 
 
 def _steps(full: Sequence[Summary], metric: Metric) -> list[str]:
     """The largest gain from one rung to the next."""
     by_place = sorted(full, key=lambda one: one.number)
-    gains = []
+    steps = []
     for one, after in pairwise(by_place):
-        gain = after.score - one.score if metric.higher_is_better else one.score - after.score
-        gains.append((gain, one, after))
-    if not gains:
+        step = after.score - one.score if metric.higher_is_better else one.score - after.score
+        steps.append((step, one, after))
+    if not steps:
         return []
-    gain, one, after = max(gains, key=lambda each: each[0])
-    if gain <= 0:
+    step, one, after = max(steps, key=lambda each: each[0])
+    if step <= 0:
         return []
     return [
-        f"The largest single step is from {_named(one)} to {_named(after)}: {number(round(gain, 3))} {metric.name}."
+        f"The largest single step is from {_named(one)} to {_named(after)}: {number(round(step, 3))} {metric.name}."
     ]
 
 

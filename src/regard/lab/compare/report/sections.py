@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.lab.charts import Series, bar_chart, line_chart, number
-from regard.lab.compare.analysis import (
+from regard.lab.compare.ladder import Ladder
+from regard.lab.compare.report.analysis import (
     Metric,
     Result,
     Summary,
@@ -18,11 +19,11 @@ from regard.lab.compare.analysis import (
     summarize,
     with_spread,
 )
-from regard.lab.compare.ladder import Ladder
-from regard.lab.compare.recall_section import recall_section
+from regard.lab.compare.report.contrasts import contrast_section
+from regard.lab.compare.report.recall import recall_section
+from regard.lab.compare.report.speed import speed_section
+from regard.lab.compare.report.word_vectors import word_vectors_section
 from regard.lab.compare.speed import Speeds, read_speeds
-from regard.lab.compare.speed_section import speed_section
-from regard.lab.compare.word_vectors_section import word_vectors_section
 from regard.lab.report import Section, Table, number_cell, score_cell, write_report
 from regard.task.recipe_io import recipe_name
 
@@ -39,6 +40,7 @@ def make_sections(ladder: Ladder, results: Sequence[Result], speeds: Speeds) -> 
     full = [one for one in summaries if one.size == max(ladder.sizes)]
     sections = [
         Section("Reading", bullets=tuple(reading(ladder, results, summaries, metric))),
+        contrast_section(ladder, summaries, metric, speeds),
         _scores(ladder, full, metric),
         speed_section(full, speeds),
         _by_size(ladder, summaries, metric),

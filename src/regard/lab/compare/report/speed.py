@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from regard.lab.compare.analysis import Summary
 from regard.lab.compare.measure import DECODED_TOKENS
+from regard.lab.compare.report.analysis import Summary
 from regard.lab.compare.speed import Speeds
 from regard.lab.processes import minutes
 from regard.lab.report import Section, Table, bytes_cell, number_cell, score_cell

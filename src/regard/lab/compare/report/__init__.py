@@ -1,0 +1,1 @@
+"""The report of a comparison: what the results say, section by section."""
