@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from regard.data.source import DataSource
 from regard.data.text.documents import TextConfig
 from regard.data.text.vocabulary import VOCABULARY
 from regard.data.text.words import WordsConfig
+from regard.errors import UserError
 from regard.model import STATIC_VECTORS, StaticVectorsConfig
 from regard.task.base import Recipe
 from regard.train.word_vectors.config import VectorTrainConfig
@@ -87,6 +88,9 @@ class WordVectorsRecipe(Recipe):
 
     def test_sources(self) -> dict[str, Any]:
         return {}
+
+    def with_test_data(self, path: str, settings: Mapping[str, Any]) -> Self:
+        raise UserError(f"{path}: word vectors are not tested on texts; `regard vectors` asks them questions.")
 
     def held_out_source(self, folder: Path) -> None:
         return None
