@@ -65,6 +65,7 @@ from regard.model import (
     LanguageModelConfig,
     MixtureOfExpertsConfig,
     SequenceConfig,
+    StaticVectorsConfig,
     TransformerConfig,
     VisionTransformerConfig,
     build_empty,
@@ -87,7 +88,7 @@ def export_huggingface(folder: Path | str, out: Path | str) -> str:
     check_new_folder(out)
     loaded = load_model(folder)
     origin = loaded.origin
-    if isinstance(loaded.config, SequenceConfig):
+    if isinstance(loaded.config, SequenceConfig | StaticVectorsConfig):
         raise UserError(
             f"{source} is a model of kind {loaded.config.kind!r}, which transformers does not have; only Transformers "
             "can be exported."
