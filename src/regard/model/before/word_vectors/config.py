@@ -83,6 +83,7 @@ class _Word2VecConfig(StaticVectorsConfig):
     def build(self) -> Any:
         from regard.model.before.word_vectors.word2vec import Word2Vec
 
+        assert isinstance(self, SkipGramConfig | CbowConfig)
         return Word2Vec(self)
 
 
