@@ -80,6 +80,12 @@ class _Word2VecConfig(StaticVectorsConfig):
     subwords: SubwordsConfig | None = None
     """Character n-grams, so that words that were never seen have a vector too; none if not given."""
 
+    @model_validator(mode="after")
+    def _softmax_has_no_subwords(self) -> Self:
+        if self.subwords is not None and self.loss.kind == "softmax":
+            raise ConfigError("subwords", 'loss.kind = "softmax" has none; choose another loss, or leave them out.')
+        return self
+
     def build(self) -> Any:
         from regard.model.before.word_vectors.word2vec import Word2Vec
 

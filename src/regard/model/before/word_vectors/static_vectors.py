@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.model.before.word_vectors.config import StaticVectorsConfig
@@ -29,9 +31,11 @@ class StaticVectors(nn.Module):
         """The vector of a word that is not in the vocabulary; None if the model has nothing to make it of."""
         return None
 
-    def keyed_vectors(self, words: Sequence[str], *, name: str = "") -> KeyedVectors:
+    def keyed_vectors(
+        self, words: Sequence[str], *, counts: NDArray[np.int64] | None = None, name: str = ""
+    ) -> KeyedVectors:
         """The vectors by word."""
-        return KeyedVectors(words, self.word_vectors(words), compose=self.compose, name=name)
+        return KeyedVectors(words, self.word_vectors(words), counts=counts, compose=self.compose, name=name)
 
     def forward(self, ids: Tensor) -> Tensor:
         """The input vectors of words, by id.  # (…, width)"""
