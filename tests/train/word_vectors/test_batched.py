@@ -1,22 +1,24 @@
 """word2vec in batches: the same predictions and gradients as the definition, on any device."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from regard.data.batching.word_blocks import MAX_SENTENCE, ContextWindow, WordBlock
-from regard.errors import UserError
 from regard.model.before.word_vectors.config import (
     CbowConfig,
     HierarchicalSoftmaxConfig,
     NegativeSamplingConfig,
     SkipGramConfig,
+    SubwordsConfig,
 )
 from regard.model.before.word_vectors.word2vec import NO_WORD, Word2Vec, contexts_of, negative_sampling_loss
 from regard.train.word_vectors.batched import BatchedEngine, BatchSettings
 from regard.train.word_vectors.predictions import Windows, cbow_predictions, skip_gram_predictions
+from regard.train.word_vectors.word2vec import word2vec_engine
 
 WORDS, WIDTH = 40, 6
 COUNTS = np.arange(400, 0, -10)
@@ -148,10 +150,15 @@ def test_same_seed_gives_the_same_tables_and_the_loss_falls(kind: type[SkipGramC
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_other_losses_are_refused() -> None:
-    model = SkipGramConfig(vocab_size=WORDS, width=WIDTH, loss=HierarchicalSoftmaxConfig()).build()
-    with pytest.raises(UserError, match="negative sampling without subwords"):
-        BatchedEngine(model, COUNTS, ContextWindow())
+@pytest.mark.parametrize("changes", [{"loss": HierarchicalSoftmaxConfig()}, {"subwords": SubwordsConfig(buckets=9)}])
+def test_what_is_not_trained_in_batches_stays_on_the_cpu(changes: Any) -> None:
+    model = SkipGramConfig(vocab_size=WORDS, width=WIDTH, **changes).build()
+    messages: list[str] = []
+    words = [f"w{number}" for number in range(WORDS)]
+    engine = word2vec_engine(model, words, COUNTS, ContextWindow(), torch.device("meta"), messages.append)
+    assert not isinstance(engine, BatchedEngine)
+    assert model.device.type == "cpu"
+    assert "batches" in messages[0]
 
 
 def test_empty_blocks_have_no_loss() -> None:

@@ -70,15 +70,18 @@ class Cooccurrences:
 
         The order of the strips follows from `seed`. Pairs of a block are to be shuffled by who trains on it.
         """
-        strips = -(-len(self) // STRIP)
+        strips, per_block = -(-len(self) // STRIP), _strips_per_block(size)
         order = np.random.default_rng([seed, strips]).permutation(strips)
-        per_block = max(-(-size // STRIP), 1)
         while start < strips:
             chosen = order[start : start + per_block]
             pairs = (chosen[:, None] * STRIP + np.arange(STRIP)).reshape(-1)
             pairs = pairs[pairs < len(self)]
             start = min(start + per_block, strips)
             yield start, PairBlock(self.rows[pairs], self.columns[pairs], self.counts[pairs])
+
+    def block_count(self, size: int) -> int:
+        """The number of blocks of an epoch."""
+        return -(-len(self) // (STRIP * _strips_per_block(size)))
 
     def verify(self) -> None:
         """Read every byte and compare it with the checksums in the header."""
@@ -92,6 +95,10 @@ class Cooccurrences:
                 raise _damaged(self.path, name, f"cannot be read ({error.strerror})") from None
             if found != expected:
                 raise _damaged(self.path, name, "is damaged (its checksum differs)")
+
+
+def _strips_per_block(size: int) -> int:
+    return max(-(-size // STRIP), 1)
 
 
 def write_cooccurrences(

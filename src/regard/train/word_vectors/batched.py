@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batching.word_blocks import ContextWindow, WordBlock, keep_probabilities
-from regard.errors import UserError
-from regard.model.before.word_vectors.config import CbowConfig, NegativeSamplingConfig
+from regard.model.before.word_vectors.config import CbowConfig, NegativeSamplingConfig, SkipGramConfig
 from regard.model.before.word_vectors.word2vec import Word2Vec
 from regard.train.word_vectors.engine import BlockLoss
 from regard.train.word_vectors.predictions import Predictions, Windows, cbow_predictions, skip_gram_predictions
@@ -43,6 +42,15 @@ class BatchSettings:
     """From how many occurrences in a batch on a word's updates are scaled down to that many."""
 
 
+def unsupported_reason(config: SkipGramConfig | CbowConfig) -> str | None:
+    """Why a model cannot be trained in batches; None if it can."""
+    if config.subwords is not None:
+        return "Subwords are not trained in batches"
+    if not isinstance(config.loss, NegativeSamplingConfig):
+        return f"Only negative sampling is trained in batches, not {config.loss.kind}"
+    return None
+
+
 class BatchedEngine:
     """Updates a model on any device. The block's loss is the only number that is read from the device."""
 
@@ -55,11 +63,7 @@ class BatchedEngine:
     ) -> None:
         """`counts` are how often each word of the vocabulary occurs."""
         loss = model.config.loss
-        if not isinstance(loss, NegativeSamplingConfig) or model.config.subwords is not None:
-            raise UserError(
-                f"On a {model.device.type} device word vectors are trained by negative sampling without subwords; set "
-                "device to cpu, or change model.loss and model.subwords."
-            )
+        assert isinstance(loss, NegativeSamplingConfig)
         self.model, self.settings = model, settings or BatchSettings()
         if self.settings.batch % self.settings.group:
             raise ValueError(f"{self.settings.group} predictions share words, which does not divide the batch")
