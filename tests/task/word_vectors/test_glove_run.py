@@ -9,6 +9,8 @@ import tomli_w
 import torch
 
 import regard
+from regard.errors import UserError
+from regard.task.word_vectors.counts import count_run
 from tests.task.small import command, quick_runs
 
 VALUES: dict[str, Any] = {
@@ -72,3 +74,32 @@ def test_lines_of_single_words_are_one_sentence(recipe: Path, tmp_path: Path) ->
     assert done.code == 2
     assert "same line" in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_ratios_of_a_run_are_those_of_its_text(run: Path) -> None:
+    text = (run.parent / "text.txt").read_text(encoding="utf-8")
+    counts = count_run(run)
+    assert counts.vocabulary.counts.sum() == len(text.split())
+    assert counts.cooccurrences.window == 5
+    (ratio,) = counts.ratios(["w0", "w1", "w2"]).ratios
+    near: dict[str, float] = {}
+    for line in map(str.split, text.splitlines()):
+        for i, word in enumerate(line):
+            for j, other in enumerate(line):
+                if word == "w0" and 0 < abs(i - j) <= 5:
+                    near[other] = near.get(other, 0) + 1 / abs(i - j)
+    assert ratio.first.count == pytest.approx(near["w2"], rel=1e-5)
+    assert ratio.first.probability == pytest.approx(near["w2"] / sum(near.values()), rel=1e-5)
+
+
+def test_ratios_of_another_text(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "ice.txt").write_text("solid ice\nsteam gas\nice water steam\n", encoding="utf-8")
+    table = count_run(run, data=tmp_path / "ice.txt", window=1).ratios(["ice", "steam", "solid", "water"])
+    assert [ratio.value for ratio in table.ratios] == [None, 1.0]
+
+
+def test_what_ratios_need_is_one_sentence(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="two words and those to compare"):
+        count_run(run).ratios(["ice", "steam"])
+    with pytest.raises(UserError, match="only a run of word vectors"):
+        count_run("quick")
