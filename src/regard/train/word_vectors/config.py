@@ -35,12 +35,14 @@ class VectorScheduleConfig(ScheduleConfig):
 class VectorTrainConfig(TrainConfig):
     """Settings of training word vectors. A step is the training on one block of the data.
 
-    Rows of the tables are updated one after the other, by a single process, so most settings of other models do not
-    exist here: they are constants for what asks any recipe for them.
+    There is no batch whose gradients are averaged, and a single process trains, so most settings of other models do not
+    exist.
     """
 
     epochs: int = Field(default=5, ge=1, le=1_000_000)
     """How often the text is read."""
+    seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """The seed of all random numbers: initial vectors, subsampling, windows, random words."""
     steps: int = Field(default=0, ge=0, le=1_000_000_000)
     """End after so many steps, although not all epochs are over; 0: do not. The learning rate does not depend on it."""
     batch_tokens: int = Field(default=10_000, ge=1, le=1_000_000_000)
@@ -56,6 +58,7 @@ class VectorTrainConfig(TrainConfig):
     keep_checkpoints: int = Field(default=1, ge=1, le=1_000_000)
     """How many checkpoints are kept."""
 
+    # What does not exist here is a constant for those who ask any recipe for it.
     length_buckets: ClassVar[int] = 1  # type: ignore[misc]
     grad_accumulation: ClassVar[int] = 1  # type: ignore[misc]
     max_grad_norm: ClassVar[float] = 0.0  # type: ignore[misc]

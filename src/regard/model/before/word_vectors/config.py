@@ -77,6 +77,7 @@ class _Word2VecConfig(StaticVectorsConfig):
     """What skip-gram and CBOW have in common."""
 
     loss: WordLossConfig = NegativeSamplingConfig()
+    """How words are predicted."""
     subwords: SubwordsConfig | None = None
     """Character n-grams, so that words that were never seen have a vector too; none if not given."""
 
