@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from regard.data.batching.word_blocks import MAX_SENTENCE, ContextWindow, WordBlock
 from regard.model.before.word_vectors.config import (
@@ -22,8 +23,8 @@ from regard.train.word_vectors.word2vec import word2vec_engine
 
 WORDS, WIDTH = 40, 6
 COUNTS = np.arange(400, 0, -10)
-UNSHARED = BatchSettings(batch=16, group=1, max_updates=1e9)
-SHARED = BatchSettings(batch=16, group=4, shared=7, max_updates=1e9)
+UNSHARED = BatchSettings(batch=16, group=1, max_rate=1e9)
+SHARED = BatchSettings(batch=16, group=4, shared=7, max_rate=1e9)
 
 
 def small_model(kind: type[SkipGramConfig] | type[CbowConfig] = SkipGramConfig) -> Word2Vec:
@@ -123,8 +124,8 @@ def test_step_is_the_gradient_of_the_definition(
         torch.testing.assert_close(table.detach(), other.detach() - lr * other.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_frequent_rows_take_a_limited_number_of_mean_steps() -> None:
-    settings = BatchSettings(batch=64, group=1, max_updates=2)
+def test_frequent_rows_take_their_mean_step_at_a_limited_rate() -> None:
+    settings = BatchSettings(batch=64, group=1, max_rate=0.2)
     engine = BatchedEngine(small_model(), COUNTS, ContextWindow(), settings)
     table, rows = torch.zeros(3, 1), torch.tensor([0, 1, 1, 1, 1])
     engine._add(table, rows, torch.tensor([[3.0], [1.0], [2.0], [3.0], [4.0]]), torch.ones(5), lr=0.1)
@@ -138,7 +139,7 @@ def test_same_seed_gives_the_same_tables_and_the_loss_falls(kind: type[SkipGramC
 
     def train(seed: int) -> tuple[Word2Vec, list[float]]:
         model = small_model(kind)
-        engine = BatchedEngine(model, COUNTS, ContextWindow(2, subsample=0), BatchSettings(batch=256, max_updates=32))
+        engine = BatchedEngine(model, COUNTS, ContextWindow(2, subsample=0), BatchSettings(batch=256))
         losses = [engine.train_block(block, 0.05, seed + epoch) for epoch in range(20)]
         return model, [loss.total / loss.count for loss in losses]
 
@@ -148,6 +149,31 @@ def test_same_seed_gives_the_same_tables_and_the_loss_falls(kind: type[SkipGramC
     assert torch.equal(model.input_vectors, again.input_vectors)
     assert losses != train(100)[1]
     assert losses[-1] < 0.8 * losses[0]
+
+
+def same_topic(model: Word2Vec, topics: int) -> float:
+    """The share of the four nearest neighbors that are of a word's topic, over all words."""
+    vectors = F.normalize(model.input_vectors.detach(), dim=1)
+    cosines = (vectors @ vectors.T).fill_diagonal_(-1)
+    words = torch.arange(len(vectors))
+    return (cosines.topk(4).indices % topics == words[:, None] % topics).float().mean().item()
+
+
+@pytest.mark.parametrize("kind", [SkipGramConfig, CbowConfig])
+def test_shared_random_words_find_the_neighbors_that_others_do(kind: type[SkipGramConfig] | type[CbowConfig]) -> None:
+    """Each sentence is of one of eight topics, of which every word has one; neighbors should be of the same."""
+    rng, topics = np.random.default_rng(0), 8
+    ids = rng.integers(0, WORDS // topics, size=(1500, 8)) * topics + rng.integers(0, topics, size=(1500, 1))
+    block = WordBlock(ids.astype(np.int32).reshape(-1), np.arange(0, ids.size + 1, 8))
+    counts = np.bincount(block.ids, minlength=WORDS)
+    for settings in (BatchSettings(256, group=1), BatchSettings(256, group=32)):
+        for lr in (0.1, 0.5):  # a row's step is limited, so a high rate does not diverge
+            torch.manual_seed(0)
+            model = kind(vocab_size=WORDS, width=16).build()
+            engine = BatchedEngine(model, counts, ContextWindow(3, subsample=0), settings)
+            for epoch in range(4):
+                engine.train_block(block, lr, epoch)
+            assert same_topic(model, topics) > 0.95
 
 
 @pytest.mark.parametrize("changes", [{"loss": HierarchicalSoftmaxConfig()}, {"subwords": SubwordsConfig(buckets=9)}])

@@ -6,8 +6,9 @@ approximation that a setting controls:
 - All gradients of a batch are those of the tables before it, and are added up.
 - Groups of predictions share their random words, as in Ji et al. 2016: scores are then products of matrices. Each
   counts `negatives / shared`, so the expected gradient is the same.
-- A word that occurs often in a batch would jump far beyond its optimum with the sum of its gradients. From
-  `max_updates` occurrences on it takes so many times their mean instead.
+- A word that occurs often in a batch would jump far beyond its optimum with the sum of its gradients, and then further
+  and further. So it takes their mean times a rate of at most `max_rate`, however often it occurs: the curvature of a
+  logistic loss is |h|² / 4, and steps of more than 2 divided by it diverge.
 
 On a GPU, sums of gradients are added in an order that changes from run to run, so results differ in the last digits.
 """
@@ -38,8 +39,8 @@ class BatchSettings:
     """Predictions that share their random words; 1: none do. It must divide the batch."""
     shared: int = 32
     """The random words of a group. Without groups each prediction has as many as the model says."""
-    max_updates: float = 32.0
-    """From how many occurrences in a batch on a word's updates are scaled down to that many."""
+    max_rate: float = 0.5
+    """The highest learning rate, times its occurrences in a batch, at which a word is updated."""
 
 
 def unsupported_reason(config: SkipGramConfig | CbowConfig) -> str | None:
@@ -133,9 +134,8 @@ class BatchedEngine:
 
     def _add(self, table: Tensor, rows: Tensor, steps: Tensor, occurrences: Tensor, lr: float) -> None:
         """Add steps to rows of a table, those of frequent rows scaled down.  rows, occurrences: # (steps,)"""
-        limit = self.settings.max_updates
-        updates = occurrences.new_zeros(len(table)).index_add_(0, rows, occurrences)
-        scale = lr * (limit / updates.clamp(min=limit))
+        counts = occurrences.new_zeros(len(table)).index_add_(0, rows, occurrences)
+        scale = (self.settings.max_rate / counts).clamp(max=lr)
         steps *= scale[rows][:, None]
         if table.device.type == "cpu":
             table.scatter_add_(0, rows[:, None].expand_as(steps), steps)  # the same, several times as fast on a CPU
