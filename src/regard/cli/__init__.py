@@ -34,6 +34,7 @@ from regard.cli.commands import (
     tag,
     train,
     translate,
+    vectors,
 )
 from regard.cli.options import ModelArgument
 from regard.cli.processes import clean_exit
@@ -52,6 +53,7 @@ app = App(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(cache.app, name="cache")
+app.add_typer(vectors.app, name="vectors")
 app.command("train")(train.train)
 app.command("recipes")(recipes.recipes)
 app.command("recipe")(recipes.recipe)
@@ -142,7 +144,6 @@ class ExportFormat(StrEnum):
     word2vec = "word2vec"
     word2vec_binary = "word2vec-binary"
     glove = "glove"
-    fasttext = "fasttext"
     safetensors = "safetensors"
 
 
@@ -154,7 +155,7 @@ def export(
         typer.Argument(
             metavar="FORMAT",
             help="The format: hf (transformers), ctranslate2, arpa (n-gram models; KenLM, SRILM), or for word vectors "
-            "word2vec, word2vec-binary, glove, fasttext (.vec), safetensors.",
+            "word2vec (also fastText's .vec), word2vec-binary, glove, safetensors.",
         ),
     ],
     out: Annotated[
@@ -167,7 +168,7 @@ def export(
         str, typer.Option(help="Quantization of a ctranslate2 model: float32, float16, int8 …")
     ] = "float32",
 ) -> None:
-    """Export a model: for transformers or CTranslate2, to ARPA, or its word vectors.
+    """Export a model, or its word vectors.
 
     The word vectors of a Transformer are the embeddings of those of its tokens that are whole words.
     """

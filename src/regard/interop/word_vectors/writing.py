@@ -16,10 +16,9 @@ VECTOR_FORMATS: dict[str, Callable[[Path, KeyedVectors], None]] = {
     "word2vec": lambda path, keyed: write_text_vectors(path, keyed.words, keyed.vectors, header=True),
     "word2vec-binary": lambda path, keyed: write_binary(path, keyed.words, keyed.vectors),
     "glove": lambda path, keyed: write_text_vectors(path, keyed.words, keyed.vectors, header=False),
-    "fasttext": lambda path, keyed: write_text_vectors(path, keyed.words, keyed.vectors, header=True),
     "safetensors": lambda path, keyed: write_tensor_vectors(path, keyed.words, keyed.vectors, keyed.counts),
 }
-"""How each format is written."""
+"""How each format is written. The text of word2vec is also that of fastText's .vec."""
 _WITH_SPACES = ("safetensors",)
 """Formats that can have a word with a space in it; other programs would take the space for the end of the word."""
 
