@@ -119,3 +119,34 @@ def test_documents_are_scored_by_label(tmp_path: Path) -> None:
 )
 def test_bad_question_is_refused_in_one_sentence(args: tuple[object, ...], problem: str) -> None:
     assert_refused(vectors(*args), problem)
+
+
+def test_vector_file_is_scored_on_the_users_pairs_and_analogies(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("king\tqueen\t9\nof\tthe\t3\nking\tcafé\t1\nking\tunicorn\t5\n")
+    done = command("score", FILE, "--data", tmp_path / "pairs.tsv")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"{FILE} on given: Spearman ")
+    assert "3 of 4 pairs (75.0% known)" in done.out
+    (tmp_path / "analogies.txt").write_text(": one\nthe of king queen\n")
+    record = json.loads(command("score", FILE, "--data", tmp_path / "analogies.txt", "--json").out)
+    answer = KEYED.analogy("the", "of", "king")[0].word
+    assert record["sections"]["one"] == {"correct": int(answer == "queen"), "known": 1, "questions": 1}
+
+
+def test_two_sets_of_vectors_are_scored_on_what_both_know(tmp_path: Path) -> None:
+    (tmp_path / "small.txt").write_text("king 1 2\nqueen 2 1\nof 1 1\nthe 0 1\n")
+    (tmp_path / "pairs.tsv").write_text("king\tqueen\t9\nof\tthe\t3\nking\tcafé\t1\n")
+    done = command("score", FILE, "--against", tmp_path / "small.txt", "--data", tmp_path / "pairs.tsv")
+    assert [line.partition(" on 2 of 3 pairs")[1] != "" for line in done.out.splitlines()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("--tokenized",), "--tokenized is for translations, but these are word vectors"),
+        (("--test", "wordsim"), "There is no test of word vectors named 'wordsim'"),
+        (("--logprobs",), "--logprobs"),
+    ],
+)
+def test_options_for_other_models_are_refused(args: tuple[str, ...], problem: str) -> None:
+    assert_refused(command("score", FILE, *args), problem)

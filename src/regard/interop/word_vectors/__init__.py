@@ -7,7 +7,7 @@ opening       a file of any format as `KeyedVectors`, as a dictionary, or just i
 writing       the vectors of a file or model in a format
 """
 
-from regard.interop.word_vectors.detection import is_vector_file
+from regard.interop.word_vectors.detection import is_vector_file, looks_like_vectors
 from regard.interop.word_vectors.opening import open_word_vectors, read_word_vectors, word_vector_dimension
 from regard.interop.word_vectors.text import write_word_vectors
 from regard.interop.word_vectors.writing import VECTOR_FORMATS, export_word_vectors, import_word_vectors
@@ -17,6 +17,7 @@ __all__ = [
     "export_word_vectors",
     "import_word_vectors",
     "is_vector_file",
+    "looks_like_vectors",
     "open_word_vectors",
     "read_word_vectors",
     "word_vector_dimension",

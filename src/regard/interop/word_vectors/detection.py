@@ -63,6 +63,19 @@ def is_vector_file(path: Path) -> bool:
     return rb"\data" not in start and rb"\1-grams" not in start
 
 
+def looks_like_vectors(path: Path) -> bool:
+    """Whether a file has word vectors rather than sentences: its first line is a header, or ends with numbers."""
+    try:
+        if detect_format(path) != "text":
+            return True
+    except UserError:
+        return False
+    with ExitStack() as stack:
+        line = open_decompressed(path, stack).readline(_BEGINNING)
+    fields = line.split()
+    return HEADER.match(line) is not None or (len(fields) > 2 and all(map(_is_number, fields[1:])))
+
+
 def read_header(file: BinaryIO, path: Path) -> tuple[int, int]:
     """The numbers of words and of dimensions at the start of a binary file."""
     found = HEADER.match(file.readline(64))

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from regard.errors import UserError
-from regard.interop.word_vectors import open_word_vectors
+from regard.interop.word_vectors import looks_like_vectors, open_word_vectors
 from regard.model.before.word_vectors.keyed_vectors import KeyedVectors
 from regard.run import find_model, load_model
 from regard.run.locate import note
@@ -20,6 +20,8 @@ from regard.task.evaluate import recorded_task
 from regard.task.initial_embeddings import embedding_table, whole_words
 from regard.task.text_encoder import encoder_tokenizer
 
+TASK = "word-vectors"
+"""The name of the task that trains word vectors."""
 Side = Literal["source", "target"]
 
 
@@ -29,12 +31,21 @@ def open_keyed_vectors(name: str | Path, side: Side = "source", log: Callable[[s
     if path.is_file():
         return open_word_vectors(path, log)
     info = recorded_task(name) if path.is_dir() else None
-    if info is not None and info.name == "word-vectors":
+    if info is not None and info.name == TASK:
         from regard.task.auto import open_model
 
         keyed: KeyedVectors = getattr(open_model(name), "keyed")  # noqa: B009
         return keyed
     return _token_embeddings(name, path, side, log)
+
+
+def has_word_vectors(name: str | Path) -> bool:
+    """Whether a name is that of a file or run of word vectors, and not of a model that merely has embeddings."""
+    path = find_model(name)
+    if path.is_file():
+        return looks_like_vectors(path)
+    info = recorded_task(name) if path.is_dir() else None
+    return info is not None and info.name == TASK
 
 
 def _token_embeddings(name: str | Path, path: Path, side: Side, log: Callable[[str], None]) -> KeyedVectors:
