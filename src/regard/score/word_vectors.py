@@ -153,7 +153,8 @@ def score_word_pairs(
     known = [pair for pair in pairs if all(one.has(pair[0]) and one.has(pair[1]) for one in lookups)]
     if len(known) < 2:
         return WordSimilarityScore(float("nan"), float("nan"), len(pairs), len(known))
-    first, second = (unit_rows(lookups[0].vectors([pair[side] for pair in known])) for side in (0, 1))
+    first = unit_rows(lookups[0].vectors([one for one, _, _ in known]))
+    second = unit_rows(lookups[0].vectors([other for _, other, _ in known]))
     cosines = np.einsum("ij,ij->i", first, second).astype(np.float64)
     judged = np.array([pair[2] for pair in known])
     spearman = correlation(ranks(cosines), ranks(judged))
