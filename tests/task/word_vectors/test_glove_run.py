@@ -1,5 +1,6 @@
 """GloVe from a recipe to vectors by word: trained on the pairs of words of a text, and resumed exactly."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_ratios_of_another_text(run: Path, tmp_path: Path) -> None:
     (tmp_path / "ice.txt").write_text("solid ice\nsteam gas\nice water steam\n", encoding="utf-8")
     table = count_run(run, data=tmp_path / "ice.txt", window=1).ratios(["ice", "steam", "solid", "water"])
     assert [ratio.value for ratio in table.ratios] == [None, 1.0]
+
+
+def test_ratios_at_the_command_line(run: Path) -> None:
+    table = command("vectors", run, "ratios", "w0", "w1", "w2", "w3")
+    assert table.code == 0, table.err
+    assert table.out == f"{count_run(run).ratios(['w0', 'w1', 'w2', 'w3'])}\n"
+    record = json.loads(command("vectors", run, "ratios", "w0", "w1", "w2", "--json", "--window", "2").out)
+    assert (record["window"], record["ratios"][0]["word"]) == (2, "w2")
+    unknown = command("vectors", run, "ratios", "w0", "w1", "ww2")
+    assert (unknown.code, unknown.err.count("\n")) == (2, 1)
+    assert "did you mean w2" in unknown.err
 
 
 def test_what_ratios_need_is_one_sentence(run: Path, tmp_path: Path) -> None:

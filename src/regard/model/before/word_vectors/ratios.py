@@ -7,7 +7,6 @@ al. 2014, Table 1). Nothing is smoothed: few occurrences say little, so their co
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ import numpy as np
 from regard.data.cooccurrence import Cooccurrences
 from regard.data.text.vocabulary import Vocabulary
 from regard.errors import UserError
-
-_SPELLINGS = 50_000
-"""The most frequent words are searched for one that is spelled alike."""
+from regard.model.before.word_vectors.spelling import nearest_spellings
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def _near(counts: Cooccurrences, word: int, others: Sequence[int]) -> list[NearW
 def _id(word: str, vocabulary: Vocabulary) -> int:
     number = vocabulary.ids.get(word)
     if number is None:
-        near = get_close_matches(word[:64], vocabulary.words[:_SPELLINGS], n=3, cutoff=0.7)
+        near = nearest_spellings(word, vocabulary.ids, vocabulary.words)
         hint = f"did you mean {', '.join(near)}?" if near else "it occurs nowhere, or too rarely to be counted."
         raise UserError(f"The vocabulary has no word {word!r}; {hint}")
     return number
