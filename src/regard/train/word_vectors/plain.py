@@ -106,20 +106,25 @@ class PlainWord2Vec:
         return [*sentence[max(center - size, 0) : center], *sentence[center + 1 : center + size + 1]]
 
     def _update(self, inputs: Sequence[int], targets: Sequence[int], lr: np.float32, random: Random) -> float:
-        """Predict some words from the mean of the vectors of others. The gradient for the mean goes to each vector."""
+        """Predict some words from the mean of the vectors of others, which moves with each prediction. In the end all
+        of these vectors are moved as much."""
         rows = [row for word in inputs for row in self.setup.rows_of(word)]
-        decisions = [each for word in targets for each in self.decisions(word, random)]
-        outputs = [output for output, _ in decisions]
         hidden = self._inputs[rows].mean(axis=0)
-        scores = np.clip(self._outputs[outputs] @ hidden, -15, 15)
-        slopes = np.array([label for _, label in decisions], dtype=np.float32) - 1 / (1 + np.exp(-scores))
-        error = np.zeros_like(hidden)
-        for output, slope in zip(outputs, slopes * lr, strict=True):
-            error += slope * self._outputs[output]
-            self._outputs[output] += slope * hidden
+        change, loss = np.zeros_like(hidden), 0.0
+        for word in targets:
+            decisions = list(self.decisions(word, random))
+            outputs = [output for output, _ in decisions]
+            scores = np.clip(self._outputs[outputs] @ hidden, -15, 15)
+            slopes = np.array([label for _, label in decisions], dtype=np.float32) - 1 / (1 + np.exp(-scores))
+            error = np.zeros_like(hidden)
+            for output, slope in zip(outputs, slopes * lr, strict=True):
+                error += slope * self._outputs[output]
+                self._outputs[output] += slope * hidden
+            hidden, change = hidden + error, change + error
+            loss -= float(np.log1p(-np.abs(slopes.astype(np.float64))).sum())
         for row in rows:
-            self._inputs[row] += error
-        return -float(np.log1p(-np.abs(slopes.astype(np.float64))).sum())
+            self._inputs[row] += change
+        return loss
 
     def decisions(self, word: int, random: Random) -> Iterator[tuple[int, int]]:
         """The output vectors that predict a word, and whether each should say yes."""

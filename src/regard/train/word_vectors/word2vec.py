@@ -77,10 +77,9 @@ class CompiledWord2Vec:
         window, paths = setup.window, setup.paths
         nothing = np.zeros(0, dtype=np.int64)
         path_arrays = (nothing, nothing.astype(np.int32), nothing.astype(np.float32)) if paths is None else tuple(paths)
-        others = 2 * window.size
-        targets, parts = (1, others) if setup.cbow else (others, 1)
+        parts = 2 * window.size if setup.cbow else 1
         self._sampling = Sampling(setup.keep, window.size, window.dynamic, setup.cbow)
-        self._objective = Objective(setup.negatives, targets * setup.max_targets, setup.aliases, *path_arrays)
+        self._objective = Objective(setup.negatives, setup.max_targets, setup.aliases, *path_arrays)
         self._subwords = Subwords(*setup.subwords, parts * setup.max_rows)
 
     def train_block(self, block: WordBlock, lr: float, seed: int) -> BlockLoss:

@@ -1,8 +1,8 @@
 """Skip-gram and CBOW on a CPU: one pass over some sentences, an update of the tables at each word.
 
 Formulas are those of word2vec.c, but that skip-gram takes a word as input and its context as targets, which are the
-same pairs the other way round, and predicts all of the context before it updates anything: an update is the gradient at
-one word. Several threads may update the same tables at once, without locks; they rarely touch the same rows (Hogwild).
+same pairs the other way round. The word's vector moves with each prediction, and is written back after the last one.
+Several threads may update the same tables at once, without locks; they rarely touch the same rows (Hogwild).
 
 All random numbers are 32 bits of a linear congruential generator with a state of 64 bits (Knuth's MMIX), one per block.
 """
@@ -46,7 +46,7 @@ class Objective(NamedTuple):
     negatives: Any
     """The number of random words; 0 for the tree."""
     max_targets: Any
-    """The most output vectors of the predictions that are made at once."""
+    """The most output vectors that predict one word."""
     aliases: Any
     """Walker's alias table in one number per word: in the upper 32 bits the probability to stay, in the lower ones the
     other word.  # (words,), uint64"""
@@ -80,12 +80,12 @@ def train(
     ids: # (words,); offsets: # (sentences + 1,); tables: input and output vectors  # (rows, width), a multiple of LANES
     """
     inputs, outputs = tables
-    width = inputs.shape[1]
     sentence = np.empty(MAX_SENTENCE, np.int64)
     rows = np.empty(objective.max_targets, np.int64)
     labels, slopes = np.empty(rows.shape[0], np.float32), np.empty(rows.shape[0], np.float32)
     input_rows = np.empty(subwords.max_rows, np.int64)
-    hidden, error = np.empty(width, np.float32), np.empty(width, np.float32)
+    moving, both = np.empty((2, inputs.shape[1]), np.float32), np.arange(2)
+    hidden, change, error = moving[0], moving[1], np.empty(inputs.shape[1], np.float32)
     loss, count = 0.0, 0
     for number in range(offsets.shape[0] - 1):
         position, end = offsets[number], offsets[number + 1]
@@ -95,23 +95,21 @@ def train(
                 first, last, state = _window(center, words, sampling, state)
                 if last - first < 2:
                     continue
-                targets, parts = 0, 0
-                if sampling.cbow:
-                    targets, state = _add_targets(sentence[center], objective, rows, labels, targets, state)
-                else:
-                    parts = _add_rows(sentence[center], subwords, input_rows, parts)
+                parts = 0
                 for other in range(first, last):
-                    if other != center:
-                        if sampling.cbow:
-                            parts = _add_rows(sentence[other], subwords, input_rows, parts)
-                        else:
-                            targets, state = _add_targets(sentence[other], objective, rows, labels, targets, state)
+                    if sampling.cbow != (other == center):
+                        parts = _add_rows(sentence[other], subwords, input_rows, parts)
                 mean_of_rows(inputs, input_rows, parts, hidden)
-                score_rows(outputs, rows, targets, hidden, slopes)
-                loss += _loss_and_slopes(slopes, labels, targets, lr)
-                update_rows(outputs, rows, targets, slopes, hidden, error)
-                add_to_rows(inputs, input_rows, parts, error)
-                count += 1 if sampling.cbow else last - first - 1
+                change[:] = _ZERO
+                for other in range(first, last):
+                    if sampling.cbow == (other == center):
+                        targets, state = _list_targets(sentence[other], objective, rows, labels, state)
+                        score_rows(outputs, rows, targets, hidden, slopes)
+                        loss += _loss_and_slopes(slopes, labels, targets, lr)
+                        update_rows(outputs, rows, targets, slopes, hidden, error)
+                        add_to_rows(moving, both, 2, error)
+                        count += 1
+                add_to_rows(inputs, input_rows, parts, change)
     return loss, count
 
 
@@ -146,8 +144,9 @@ def _window(center: Any, words: Any, sampling: Any, state: Any) -> Any:
 
 
 @jit_inline
-def _add_targets(word: Any, objective: Any, rows: Any, labels: Any, targets: Any, state: Any) -> Any:
+def _list_targets(word: Any, objective: Any, rows: Any, labels: Any, state: Any) -> Any:
     """List the output vectors that predict a word and what each should say; returns their number and the state."""
+    targets = 0
     if objective.negatives == 0:
         for decision in range(objective.offsets[word], objective.offsets[word + 1]):
             rows[targets], labels[targets] = objective.nodes[decision], _ONE - objective.codes[decision]
