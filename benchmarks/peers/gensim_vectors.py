@@ -2,8 +2,8 @@
 
     python gensim_vectors.py FOLDER
 
-FOLDER has vectors that regard wrote (ours.txt, ours.bin) and, where they could be had, the test sets. What gensim reads,
-writes, answers and scores is printed as one JSON object.
+FOLDER has vectors that regard wrote (ours.txt, ours.bin) and, where they could be had, the test sets. What gensim
+reads, writes, answers and scores is printed as one JSON object.
 """
 
 import json

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.data.batching.word_blocks import MAX_SENTENCE, ContextWindow, WordBlock
 from regard.model.before.word_vectors.config import (
@@ -18,7 +19,7 @@ from regard.model.before.word_vectors.config import (
 )
 from regard.model.before.word_vectors.word2vec import NO_WORD, Word2Vec, contexts_of, negative_sampling_loss
 from regard.train.word_vectors.batched import BatchedEngine, BatchSettings
-from regard.train.word_vectors.predictions import Windows, cbow_predictions, skip_gram_predictions
+from regard.train.word_vectors.predictions import Predictions, Windows, cbow_predictions, skip_gram_predictions
 from regard.train.word_vectors.word2vec import word2vec_engine
 
 WORDS, WIDTH = 40, 6
@@ -185,6 +186,16 @@ def test_what_is_not_trained_in_batches_stays_on_the_cpu(changes: Any) -> None:
     assert not isinstance(engine, BatchedEngine)
     assert model.device.type == "cpu"
     assert "batches" in messages[0]
+
+
+def test_batches_do_not_wait_for_the_device() -> None:
+    """Tensors without values refuse every operation that would read one on the host."""
+    engine = BatchedEngine(small_model(), COUNTS, ContextWindow())
+    with FakeTensorMode():
+        engine.model = SkipGramConfig(vocab_size=WORDS, width=WIDTH).build()
+        ids = torch.zeros(64, dtype=torch.int64)
+        batch = Predictions(ids[:, None], torch.ones(64, 1), ids)
+        assert engine.update(batch, torch.zeros(2, 32, dtype=torch.int64), 0.1).shape == ()
 
 
 def test_empty_blocks_have_no_loss() -> None:

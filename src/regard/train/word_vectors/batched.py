@@ -72,10 +72,11 @@ class BatchedEngine:
         self.shared = loss.negatives if is_alone else self.settings.shared
         self.negative_weight = loss.negatives / self.shared
         device = model.device
+        self._exact = torch.float32 if device.type == "mps" else torch.float64  # which MPS does not have
         keep = torch.from_numpy(keep_probabilities(counts, window.subsample)).to(device)
         self._windows = Windows(keep, window.size, window.dynamic)
         chances = torch.from_numpy(counts.astype(np.float64) ** loss.power)
-        self._cumulative = (chances.cumsum(0) / chances.sum()).to(device)
+        self._cumulative = (chances.cumsum(0) / chances.sum()).to(self._exact).to(device)
 
     def train_block(self, block: WordBlock, lr: float, seed: int) -> BlockLoss:
         """Take all updates of a block, a batch at a time."""
@@ -86,7 +87,7 @@ class BatchedEngine:
         predictions = take(ids, offsets, self._windows, generator)
         count = len(predictions.targets)
         predictions = predictions.padded(self.settings.group)
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        total = torch.zeros((), dtype=self._exact, device=device)
         for start in range(0, len(predictions.targets), self.settings.batch):
             batch = Predictions(*(values[start : start + self.settings.batch] for values in predictions))
             total += self.update(batch, self.draw(len(batch.targets) // self.settings.group, generator), lr)
@@ -95,7 +96,7 @@ class BatchedEngine:
     def draw(self, groups: int, generator: torch.Generator) -> Tensor:
         """Random words for each group, in proportion to their counts to the power.  # (groups, shared)"""
         shape = (groups, self.shared)
-        numbers = torch.rand(shape, generator=generator, device=self._cumulative.device, dtype=torch.float64)
+        numbers = torch.rand(shape, generator=generator, device=self._cumulative.device, dtype=self._exact)
         return torch.searchsorted(self._cumulative, numbers, right=True).clamp(max=len(self._cumulative) - 1)
 
     @torch.no_grad()
@@ -130,7 +131,7 @@ class BatchedEngine:
         # Each input takes the whole step, as in word2vec.c: of the mean, its share would be 1 / size of it.
         spread = (hidden_step[:, None] * batch.weights[:, :, None]).view(-1, width)
         self._add(inputs, batch.inputs.reshape(-1), spread, batch.weights.reshape(-1), lr)
-        return loss.double()
+        return loss.to(self._exact)
 
     def _add(self, table: Tensor, rows: Tensor, steps: Tensor, occurrences: Tensor, lr: float) -> None:
         """Add steps to rows of a table, those of frequent rows scaled down.  rows, occurrences: # (steps,)"""
