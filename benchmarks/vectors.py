@@ -78,7 +78,7 @@ class Task:
     def engine(self, device: torch.device, log: Any) -> VectorEngine[WordBlock]:
         window = ContextWindow(WINDOW, dynamic=True, subsample=SUBSAMPLE)
         vocabulary = self.text.vocabulary
-        return word2vec_engine(self.model, vocabulary.words, vocabulary.counts, window, log)
+        return word2vec_engine(self.model, vocabulary.words, vocabulary.counts, window, device, log)
 
     def describe_data(self) -> str:
         return self.text.name

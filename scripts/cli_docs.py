@@ -46,7 +46,9 @@ def render() -> str:
     """The complete page."""
     root = typer.main.get_command(app)
     commands = list(_commands(root, typer.Context(root, info_name="regard")))
-    summary = [(f"[`{name}`](#{name.replace(' ', '-')})", _paragraphs(command)[0]) for name, command, _ in commands]
+    summary = [
+        (f"[`{name}`](#{name.lower().replace(' ', '-')})", _paragraphs(command)[0]) for name, command, _ in commands
+    ]
     parts = [INTRODUCTION, _table(("command", "what it does"), summary)]
     parts += [_section(name, command, context) for name, command, context in commands]
     return "\n".join(parts)
@@ -55,7 +57,7 @@ def render() -> str:
 def _commands(command: Any, context: typer.Context) -> Iterator[tuple[str, Any, typer.Context]]:
     """Every command that can be run, in the order of `regard --help`, with its full name."""
     if not isinstance(command, TyperGroup) or command.invoke_without_command:
-        yield context.command_path, command, context
+        yield re.sub(r"[{}]", "", context.command_path), command, context
     for name in command.list_commands(context) if isinstance(command, TyperGroup) else ():
         child = command.get_command(context, name)
         if child is not None and not child.hidden:
@@ -63,9 +65,13 @@ def _commands(command: Any, context: typer.Context) -> Iterator[tuple[str, Any, 
 
 
 def _section(name: str, command: Any, context: typer.Context) -> str:
-    params = [param for param in command.get_params(context) if param.name != "help" and not param.hidden]
+    params = _params(command, context)
     arguments = [param for param in params if param.param_type_name == "argument"]
     usage = " ".join([name, "[OPTIONS]" if len(params) > len(arguments) else "", *map(_metavar, arguments)])
+    if context.parent is not None and context.parent.parent is not None:  # a group, whose own come before the command
+        inherited = _params(context.parent.command, context.parent)
+        params = inherited + params
+        arguments = [param for param in params if param.param_type_name == "argument"]
     lines = [
         f"## `{name}`\n",
         *(f"{text}\n" for text in _paragraphs(command)),
@@ -79,6 +85,10 @@ def _section(name: str, command: Any, context: typer.Context) -> str:
         rows = [(f"`{_option(param, context)}`", _meaning(param, context)) for param in options]
         lines.append(_table(("option", "meaning"), rows))
     return "\n".join(lines)
+
+
+def _params(command: Any, context: Any) -> list[Any]:
+    return [param for param in command.get_params(context) if param.name != "help" and not param.hidden]
 
 
 def _paragraphs(command: Any) -> list[str]:

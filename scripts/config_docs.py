@@ -115,6 +115,7 @@ MODEL_TABLES = {
     "ConvolutionalLMConfig": "Convolutional language model",
     "SkipGramConfig": "Skip-gram",
     "CbowConfig": "Continuous bag of words",
+    "GloveConfig": "GloVe",
     "SoftmaxConfig": "Loss of word vectors",
     "SubwordsConfig": "Character n-grams",
     "StackConfig": "Layers",

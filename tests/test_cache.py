@@ -34,7 +34,7 @@ def write_store(cache: Path) -> TokenStore:
 def test_contents_by_kind_with_sizes(cache: Path) -> None:
     found = {kind.name: (len(kind.entries), kind.bytes) for kind in cache_contents()}
     size = sum(path.stat().st_size for path in (cache / "tokens").rglob("*") if path.is_file())
-    nothing = dict.fromkeys(("images", "data", "ctranslate2"), (0, 0))
+    nothing = dict.fromkeys(("cooccurrences", "images", "data", "vectors", "ctranslate2"), (0, 0))
     assert found == {"tokens": (1, size), "kernels": (1, 1000), **nothing}
 
 

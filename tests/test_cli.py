@@ -59,7 +59,7 @@ def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_data_list(user_data: Path) -> None:
     lines = run("data", "list").stdout.splitlines()
     rows = {line.split()[0]: line for line in lines}
-    assert len(rows) == len(lines) == 15
+    assert len(rows) == len(lines) == 16
     assert " REGARD_DATA " in rows["brown"]
     assert " downloadable " in rows["multi30k"]
     assert " not downloadable " in rows["gum"]

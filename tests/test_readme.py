@@ -76,6 +76,7 @@ def parse(line: str) -> None:
         _, subcommand, args = command.resolve_command(context, args)
         assert subcommand is not None
         command, context = subcommand, subcommand.make_context(subcommand.name, list(args), parent=context)
+        args = [*context._protected_args, *context.args]  # what is left of them, where a model stands before a command
     assert context.parent is not None
 
 

@@ -104,7 +104,9 @@ def _kernels(folder: Path) -> Iterator[Path]:
 _KINDS: dict[str, tuple[str, Callable[[Path], Iterable[Path]]]] = {
     "tokens": ("tokenized training data", _digest_folders),
     "images": ("decoded images", _digest_folders),
+    "cooccurrences": ("co-occurrence counts of words", _digest_folders),
     "data": ("downloaded datasets", _downloads),
+    "vectors": ("word vectors converted for mapping into memory", _digest_folders),
     "ctranslate2": ("models exported for CTranslate2", _digest_folders),
     "kernels": ("compiled CPU kernels", _kernels),
 }

@@ -34,6 +34,7 @@ from regard.cli.commands import (
     tag,
     train,
     translate,
+    vectors,
 )
 from regard.cli.options import ModelArgument
 from regard.cli.processes import clean_exit
@@ -52,6 +53,7 @@ app = App(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(cache.app, name="cache")
+app.add_typer(vectors.app, name="vectors")
 app.command("train")(train.train)
 app.command("recipes")(recipes.recipes)
 app.command("recipe")(recipes.recipe)
@@ -105,19 +107,31 @@ def _options(
 @app.command("import")
 def import_(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A folder with config.json and *.safetensors, or an ARPA file.")
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder with config.json and *.safetensors, an ARPA file, or a file of word vectors.",
+        ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Run folder to write; must not exist.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="Run folder (word vectors: .safetensors file) to write; must not exist."),
+    ],
 ) -> None:
-    """Import a Hugging Face model or an ARPA file as a run folder.
+    """Import a Hugging Face model, an ARPA file or word vectors.
 
     Architectures: Marian, BART, Pegasus, GPT-2, Llama, Mistral, DeepSeek, BERT, ViT. ARPA files (.arpa, .arpa.gz) hold
-    n-gram models, as KenLM and SRILM write them.
+    n-gram models, as KenLM and SRILM write them. Word vectors are files of word2vec (text or binary), GloVe or fastText
+    (.vec), which are recognized by their content and become one file that opens at once.
     """
     from regard.interop import import_arpa, import_huggingface
+    from regard.interop.word_vectors import import_word_vectors, is_vector_file
 
     check_encodable(out)
-    imported = import_arpa(source, out) if source.is_file() else import_huggingface(source, out)
+    if not source.is_file():
+        imported = import_huggingface(source, out)
+    else:
+        imported = (import_word_vectors if is_vector_file(source) else import_arpa)(source, out)
     print(f"{out}: {imported}")
 
 
@@ -127,6 +141,10 @@ class ExportFormat(StrEnum):
     hf = "hf"
     ctranslate2 = "ctranslate2"
     arpa = "arpa"
+    word2vec = "word2vec"
+    word2vec_binary = "word2vec-binary"
+    glove = "glove"
+    safetensors = "safetensors"
 
 
 @app.command("export")
@@ -135,16 +153,27 @@ def export(
     target: Annotated[
         ExportFormat,
         typer.Argument(
-            metavar="FORMAT", help="The format: hf (transformers), ctranslate2, or arpa (n-gram models; KenLM, SRILM)."
+            metavar="FORMAT",
+            help="The format: hf (transformers), ctranslate2, arpa (n-gram models; KenLM, SRILM), or for word vectors "
+            "word2vec (also fastText's .vec), word2vec-binary, glove, safetensors.",
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder (arpa: file, also .gz) to write; must not exist.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="Folder (arpa, word vectors: file; text also .gz) to write; must not exist."
+        ),
+    ],
     quantization: Annotated[
         str, typer.Option(help="Quantization of a ctranslate2 model: float32, float16, int8 …")
     ] = "float32",
 ) -> None:
-    """Export a model: for transformers or CTranslate2, or to ARPA."""
+    """Export a model, or its word vectors.
+
+    The word vectors of a Transformer are the embeddings of those of its tokens that are whole words.
+    """
     from regard.interop import export_arpa, export_ctranslate2, export_huggingface
+    from regard.interop.word_vectors import VECTOR_FORMATS, export_word_vectors
 
     check_encodable(out)
     if target is ExportFormat.ctranslate2:
@@ -152,4 +181,9 @@ def export(
         return
     if quantization != "float32":
         raise UserError(f"--quantization is for ctranslate2; leave it out for {target.value}.")
+    if target.value in VECTOR_FORMATS:
+        from regard.task.word_vectors.opening import open_keyed_vectors
+
+        print(f"{out}: {export_word_vectors(open_keyed_vectors(model), target.value, out)}")
+        return
     print(f"{out}: {(export_huggingface if target is ExportFormat.hf else export_arpa)(model, out)}")

@@ -7,7 +7,7 @@ import typer
 GROUPS = {
     "Train": ("train", "recipes", "recipe", "settings", "cost", "compare", "ablate", "average"),
     "Use a model": ("translate", "generate", "fill", "classify", "tag", "parse", "score", "shortlist", "dictionary"),
-    "Look inside": ("look",),
+    "Look inside": ("look", "vectors"),
     "Files": ("data", "cache", "import", "export"),
 }
 """The commands of each group, in the order in which they are shown. A command of no group comes last."""
@@ -29,6 +29,16 @@ class GroupedCommands(typer.core.TyperGroup):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+class CommandsAfterModel(typer.core.TyperGroup):
+    """Commands that stand after a model: `regard vectors MODEL near`. For their help the model may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if len(args) > 1 and args[0] in self.commands and args[1] == "--help":
+            args = ["MODEL", *args]
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
 
 def summary(command: Any) -> str:

@@ -1,4 +1,4 @@
-"""Models from elsewhere and for elsewhere: Hugging Face and ARPA files in and out, CTranslate2 out."""
+"""Models from elsewhere and for elsewhere: Hugging Face, ARPA files and word vectors in and out, CTranslate2 out."""
 
 from regard.interop.arpa import export_arpa, import_arpa
 from regard.interop.ctranslate2.export import export_ctranslate2

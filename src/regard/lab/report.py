@@ -111,8 +111,8 @@ def _html_cell(cell: str) -> str:
 
 _SHORT = 20
 """Characters that fit on one line in any table."""
-_LIGHT = ("#1f6fb2", "#c4501b", "#2e7d4f", "#8a3fa0", "#a67c00", "#b3245c", "#0f7f86", "#5b5b5b")
-_DARK = ("#6fb3ec", "#f0935f", "#6cc48f", "#cf92e0", "#e0bd4a", "#f07fae", "#5fcdd3", "#b8b8b8")
+LIGHT = ("#1f6fb2", "#c4501b", "#2e7d4f", "#8a3fa0", "#a67c00", "#b3245c", "#0f7f86", "#5b5b5b")
+DARK = ("#6fb3ec", "#f0935f", "#6cc48f", "#cf92e0", "#e0bd4a", "#f07fae", "#5fcdd3", "#b8b8b8")
 
 
 def _style() -> str:
@@ -124,8 +124,8 @@ def _style() -> str:
         for i in range(COLORS)
     )
     return (
-        f":root{{color-scheme:light dark;--bg:#fff;--fg:#1b1b1b;--soft:#5c5c5c;--line:#d9d9d9;{variables(_LIGHT)}}}"
-        f"@media(prefers-color-scheme:dark){{:root{{--bg:#16181b;--fg:#e8e8e8;--soft:#a8a8a8;--line:#3a3d42;{variables(_DARK)}}}}}"
+        f":root{{color-scheme:light dark;--bg:#fff;--fg:#1b1b1b;--soft:#5c5c5c;--line:#d9d9d9;{variables(LIGHT)}}}"
+        f"@media(prefers-color-scheme:dark){{:root{{--bg:#16181b;--fg:#e8e8e8;--soft:#a8a8a8;--line:#3a3d42;{variables(DARK)}}}}}"
         "body{background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif;margin:0}"
         "main{max-width:76rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{line-height:1.2}h2{margin-top:2.5rem}"
         "p,ul{max-width:60rem}td:nth-child(n+7):last-child{min-width:11rem}"

@@ -1,4 +1,4 @@
-"""Metrics: BLEU and chrF, perplexity, accuracy, masked-token accuracy, labeled bracket F1."""
+"""Metrics: BLEU and chrF, perplexity, accuracy, masked-token accuracy, labeled bracket F1, word similarity, analogy."""
 
 from regard.score.accuracy import AccuracyScore, score_accuracy
 from regard.score.brackets import BracketScore, score_brackets
@@ -11,18 +11,22 @@ from regard.score.translation import (
     score_sentences,
     score_translations,
 )
+from regard.score.word_vectors import AnalogyScore, WordSimilarityScore, score_word_vectors
 
 __all__ = [
     "AccuracyScore",
+    "AnalogyScore",
     "BracketScore",
     "Comparison",
     "MaskedLMScore",
     "PerplexityScore",
     "TranslationScore",
+    "WordSimilarityScore",
     "compare_translations",
     "score_accuracy",
     "score_brackets",
     "score_perplexity",
     "score_sentences",
     "score_translations",
+    "score_word_vectors",
 ]

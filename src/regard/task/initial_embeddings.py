@@ -53,7 +53,7 @@ def check_word_vectors(config: AnyModelConfig, sides: Mapping[str, WordVectorsCo
     if not sides:
         raise ConfigError("word_vectors", "no file is given; set source, target or both, or leave this table out.")
     model = build_meta(config)
-    tables = {side: _table(model, side) for side in sides}
+    tables = {side: embedding_table(model, side) for side in sides}
     if any(table is None for table in tables.values()):
         kind = config.plain().get("kind", type(config).__name__)
         raise ConfigError("word_vectors", f"a model of kind {kind!r} has no token embeddings; leave this table out.")
@@ -70,7 +70,7 @@ def check_dimensions(config: AnyModelConfig, sides: Mapping[str, WordVectorsConf
         return
     model = build_meta(config)
     for side, vectors in sides.items():
-        table, dimension = _table(model, side), word_vector_dimension(vectors.path)
+        table, dimension = embedding_table(model, side), word_vector_dimension(vectors.path)
         if table is not None and table.weight.shape[1] != dimension:
             raise UserError(
                 f"{vectors.path}: the vectors have {dimension} numbers, but the model's embeddings have "
@@ -88,7 +88,7 @@ def start_from_word_vectors(
 ) -> None:
     """Copy the vectors of each side's words into the model, unless the run has a checkpoint; freeze what is frozen."""
     for side, config in sides.items():
-        table, tokenizer = _table(model, side), tokenizers[side]
+        table, tokenizer = embedding_table(model, side), tokenizers[side]
         assert table is not None
         if not _is_resumed(folder):
             words = whole_words(tokenizer)
@@ -107,22 +107,29 @@ def start_from_word_vectors(
 def whole_words(tokenizer: TextTokenizer) -> dict[str, int]:
     """The tokens that are whole words, by the word as it is written: their ids.
 
-    In a vocabulary of words that is every token. Otherwise it is a token that begins with a space: without one it may
-    be a part of a longer word.
+    In a vocabulary of words that is every token, and in one of WordPiece every token that does not continue a word
+    (##ing). Otherwise it is a token that begins with a space: without one it may be a part of a longer word.
     """
-    is_words = json.loads(tokenizer.json)["model"]["type"] == "WordLevel"
+    model = json.loads(tokenizer.json)["model"]
+    continued = "" if model["type"] == "WordLevel" else model.get("continuing_subword_prefix") or ""
     found = {}
     for token in tokenizer.ids:
         if token in tokenizer.special_ids:
             continue
-        text = (tokenizer.tokenizer.id_to_token(token) or "") if is_words else tokenizer.decode([token])
-        word = text if is_words else text.removeprefix(" ")
-        if word and (is_words or len(word) < len(text)) and not any(map(str.isspace, word)):
+        name = tokenizer.tokenizer.id_to_token(token) or ""
+        if model["type"] == "WordLevel" or (model["type"] == "WordPiece" and not name.startswith(continued or "\0")):
+            word = name
+        elif model["type"] == "WordPiece":
+            continue
+        else:  # a decoder may drop the sign of a space at the beginning of a text
+            text = f" {name[1:]}" if name.startswith("▁") else tokenizer.decode([token])
+            word = text[1:] if text.startswith(" ") else ""
+        if word and not any(map(str.isspace, word)):
             found[word] = token
     return found
 
 
-def _table(model: Any, side: str) -> TokenEmbedding | None:
+def embedding_table(model: Any, side: str) -> TokenEmbedding | None:
     """The token embedding of a side; None if the model has none."""
     names = ("source_embed_tokens", "embed_tokens") if side == "source" else ("embed_tokens",)
     tables = [table for name in names if isinstance(table := getattr(model, name, None), TokenEmbedding)]

@@ -125,9 +125,3 @@ def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> 
     Vocabulary(vocabulary.words[:-1], vocabulary.counts[:-1]).save(tmp_path / "run" / "vocabulary.tsv")
     with pytest.raises(UserError, match=r"vocabulary\.tsv is missing or damaged"):
         regard.load(tmp_path / "run")
-
-
-def test_score_says_what_to_use_instead(run: Path) -> None:
-    done = command("score", run)
-    assert done.code == 2
-    assert len(done.err.strip().splitlines()) == 1

@@ -39,7 +39,10 @@ Print = Callable[[str, dict[str, Any]], None]
 def score(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A run folder (or RUN@STEP), a pretrained model, or a file of outputs."),
+        typer.Argument(
+            metavar="MODEL",
+            help="A run folder (or RUN@STEP), a pretrained model, a file of outputs, or a file of word vectors.",
+        ),
     ],
     data: Annotated[
         Path | None, typer.Option(help="Your own file or folder to test on, of the kind that the model is trained on.")
@@ -50,7 +53,7 @@ def score(
         typer.Option("--logprobs", help="Forced scores: the log-probability of each given translation, or line."),
     ] = False,
     against: Annotated[
-        str | None, typer.Option(help="A second model to compare with, by paired bootstrap resampling.")
+        str | None, typer.Option(help="A second model to compare with: translations by paired bootstrap resampling.")
     ] = None,
     source: Annotated[Path | None, typer.Option(help="Your own sentences to translate, one per line.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Their reference translations, line by line.")] = None,
@@ -89,7 +92,9 @@ def score(
     """Score a model of any task on the test sets of its recipe, or on your own data.
 
     Translations get BLEU and chrF by sacreBLEU with their signatures, language models perplexity and bits per byte,
-    classifiers accuracy (with --json also precision, recall and F1 of each label), parsers bracket F1. Your own data
+    classifiers accuracy (with --json also precision, recall and F1 of each label), parsers bracket F1, word vectors
+    correlations with judgments of similarity and accuracies of analogies (--test wordsim-353, simlex-999, men,
+    analogies-30000 or analogies; with --against, both are tested on the words that both know). Your own data
     is read as the recipe's is. Lines of a recipe's test sets are translated as they are, as its scores were measured;
     those of your own files are split into sentences, as `regard translate` does it. --split and --no-split choose
     either.
@@ -97,8 +102,10 @@ def score(
     With --logprobs, nothing is translated: one line per given pair has the log-probability that the model gives to the
     translation, its perplexity and its number of tokens. For a language model, each line of the file is scored.
     """
+    from regard.cli.commands.score_vectors import score_vectors
     from regard.task.evaluate import compares_texts, task_of_model
     from regard.task.translation.evaluate import TextTestSet, recipe_test_sets
+    from regard.task.word_vectors.opening import has_word_vectors
 
     command = _Command(model, _print_json if as_json else _print_text, processes, device, threads)
     translation_options: dict[str, object] = {
@@ -118,6 +125,11 @@ def score(
         )
         settings = _data_settings(overrides, given=bool(data or pairs or source or reference))
         command.check_files(data, pairs, source, reference)
+        if has_word_vectors(model) and not (pairs or source or reference):
+            _refuse(translation_options | {"--against": None}, "is for translations, but these are word vectors")
+            _refuse({"--set": overrides, "--logprobs": logprobs or None, "--processes": processes}, "is for models")
+            score_vectors(model, test, data, against, command.print_result)
+            return
         texts = compares_texts(model)
         if not texts and not logprobs:
             files = {"--source": source, "--reference": reference, "--pairs": pairs}

@@ -21,7 +21,7 @@ from regard.model.before.recurrent.encoder_decoder_with_attention import Recurre
 from regard.model.before.recurrent.gnmt import GnmtConfig
 from regard.model.before.recurrent.language_model import RecurrentLMConfig
 from regard.model.before.state import RecurrentState
-from regard.model.before.word_vectors.config import CbowConfig, SkipGramConfig, StaticVectorsConfig
+from regard.model.before.word_vectors.config import CbowConfig, GloveConfig, SkipGramConfig, StaticVectorsConfig
 
 CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
     "convolutional-lm": ConvolutionalLMConfig,
@@ -47,6 +47,7 @@ SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {
 STATIC_VECTORS: dict[str, type[StaticVectorsConfig]] = {
     "skip-gram": SkipGramConfig,
     "cbow": CbowConfig,
+    "glove": GloveConfig,
 }
 """Models of one vector per word, by the `kind` of their config."""
 

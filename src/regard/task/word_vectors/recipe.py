@@ -30,12 +30,15 @@ class WordVectorsDataConfig(Config):
     """The texts to train on. A line is a sentence, which no context leaves."""
     words: WordsConfig = WordsConfig()
     window: int = Field(default=5, ge=1, le=1000)
-    """The most words on either side of a word that are its context."""
+    """The most words on either side of a word that are its context. For GloVe 15 are usual."""
     dynamic_window: bool = True
-    """Whether the size of the window is drawn from 1 to `window` for each word, so that near words count more."""
+    """Whether the size of the window is drawn from 1 to `window` for each word, so that near words count more. GloVe
+    gives the word at distance d the weight 1/d instead."""
     subsample: float = Field(default=1e-3, ge=0, le=1)
     """Words that make up more than this fraction of the text are left out at random, before windows are taken; 0 leaves
-    out none."""
+    out none. GloVe counts all words."""
+    max_bytes: int = Field(default=1 << 30, ge=1 << 16, le=1 << 50)
+    """The memory for counting co-occurrences, for GloVe, in bytes. What does not fit is kept on disk meanwhile."""
 
     @property
     def context_window(self) -> ContextWindow:
@@ -66,11 +69,15 @@ class WordVectorsRecipe(Recipe):
     usage_example: ClassVar[str] = (
         'Use the vectors: `regard.load("THIS-FOLDER").keyed["house"]`, or `regard vectors THIS-FOLDER near house`'
     )
-    counted_unit: ClassVar[str] = "words"
     prepared_files: ClassVar[tuple[str, ...]] = (VOCABULARY,)
     score_type: ClassVar[type[NoScore]] = NoScore
     model_keys_from_data: ClassVar[tuple[str, ...]] = ("vocab_size",)
     model_kinds: ClassVar[tuple[Mapping[str, Any], ...]] = (STATIC_VECTORS,)
+
+    @property
+    def counted_unit(self) -> str:  # type: ignore[override]
+        """What training counts."""
+        return "pairs" if self.model.get("kind") == "glove" else "words"
 
     @property
     def expected_model_config(self) -> Any:  # a StaticVectorsConfig

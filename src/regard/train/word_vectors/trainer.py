@@ -133,7 +133,7 @@ class VectorTrainer:
         self.task, self.config, self.folder, self.process_group = task, config, folder, process_group
         self.device, self.callback = torch.device(device), callback or Callback()
         self.engine = task.engine(self.device, self.callback.log)
-        self.threads = 1 if config.deterministic or self.device.type != "cpu" else torch.get_num_threads()
+        self.threads = 1 if config.deterministic or task.model.device.type != "cpu" else torch.get_num_threads()
         self.checkpoints = CheckpointManager(
             folder / "checkpoints", keep=config.keep_checkpoints, log=self.callback.log, process_group=process_group
         )

@@ -14,6 +14,7 @@ from regard.model.before.word_vectors.huffman import huffman_paths
 from regard.model.before.word_vectors.subwords import rows_of_words
 from regard.model.before.word_vectors.word2vec import Word2Vec
 from regard.train.task import LogFn
+from regard.train.word_vectors.batched import BatchedEngine, unsupported_reason
 from regard.train.word_vectors.engine import BlockLoss, VectorEngine
 from regard.train.word_vectors.plain import PlainWord2Vec, Setup
 from regard.train.word_vectors.sampling import alias_table, keep_limits, negative_probabilities
@@ -21,9 +22,19 @@ from regard.train.word_vectors.softmax import SoftmaxWord2Vec
 
 
 def word2vec_engine(
-    model: Word2Vec, words: Sequence[str], counts: NDArray[np.int64], window: ContextWindow, log: LogFn
+    model: Word2Vec,
+    words: Sequence[str],
+    counts: NDArray[np.int64],
+    window: ContextWindow,
+    device: torch.device,
+    log: LogFn,
 ) -> VectorEngine[WordBlock]:
-    """The fastest engine that can train the model here. `words` are the vocabulary, `counts` how often they occur."""
+    """The fastest engine that can train the model on a device, to which the model is moved; those that only a CPU can
+    train stay there. `words` are the vocabulary, `counts` how often they occur."""
+    if device.type != "cpu":
+        if (reason := unsupported_reason(model.config)) is None:
+            return BatchedEngine(model.to(device), counts, window)
+        log(f"{reason}, so these vectors are trained on the CPU.")
     if isinstance(model.config.loss, SoftmaxConfig):
         return SoftmaxWord2Vec(model, counts, window)
     setup = make_setup(model, words, counts, window)

@@ -1,0 +1,1 @@
+"""Pictures of word vectors: bars, cosine matrices, and maps of words and documents."""
