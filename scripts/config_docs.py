@@ -84,6 +84,12 @@ TASK_TABLES = {
         "TreesConfig": "A source of trees",
         "ParsingTokenizerConfig": "Tokenizer of a parser",
     },
+    "word-vectors": {
+        "WordVectorsDataConfig": "Texts and windows: [data]",
+        "WordsConfig": "Words: [data.words]",
+        "VectorTrainConfig": "Training word vectors: [train]",
+        "VectorScheduleConfig": "Learning rate of word vectors: [train.schedule]",
+    },
 }
 """The tables of each task; one that an earlier task has too stands there."""
 MODEL_TABLES = {
@@ -107,6 +113,10 @@ MODEL_TABLES = {
     "ConvolutionalConfig": "Convolutional encoder–decoder (ConvS2S)",
     "ByteNetConfig": "ByteNet",
     "ConvolutionalLMConfig": "Convolutional language model",
+    "SkipGramConfig": "Skip-gram",
+    "CbowConfig": "Continuous bag of words",
+    "SoftmaxConfig": "Loss of word vectors",
+    "SubwordsConfig": "Character n-grams",
     "StackConfig": "Layers",
     "MultiHeadConfig": "Attention",
     "FeedForwardConfig": "Feed-forward network",
@@ -287,7 +297,7 @@ def _section(name: str, heading: str, tables: dict[str, list[Place]]) -> str:
     if fixed_kind(config) is not None:  # what the kinds are is said above
         rows[0] = (replace(rows[0][0], meaning=f"{rows[0][0].meaning.partition('. ')[0]}."), ())
     base = next((one for one in config.__mro__[1:] if one.__name__ in SHARED and issubclass(one, Config)), None)
-    if base is not None:
+    if base is not None and set(base.model_fields) <= set(config.model_fields):
         parts.append(f"It has the keys of [{_title(base.__name__)}](#{_anchor(TITLES[base.__name__])}), and:\n")
         rows = [row for row in rows if row[0] not in config_fields(base)]
     return "\n".join([*parts, _rows(f"{prefix}.", rows, recipe)])

@@ -59,6 +59,9 @@ class TrainingDisplay(Callback):
         if self._pace is not None:
             self._pace.go_on()
 
+    def on_steps_known(self, steps: int) -> None:
+        self.steps = steps
+
     def on_train_begin(self, step: int, tokens: int) -> None:
         self._step, self._tokens, self._pace = step, tokens, _Pace(step, tokens)
         self.display.header, self.display.first_line_after = self._render, INTERVAL

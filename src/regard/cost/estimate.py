@@ -45,6 +45,7 @@ from regard.model import (
     EncoderDecoderConfig,
     GenerativeConfig,
     SequenceConfig,
+    StaticVectorsConfig,
     VisionTransformerConfig,
     build_meta,
     count_embedding_parameters,
@@ -63,6 +64,11 @@ def estimate(config: AnyModelConfig, workload: Workload, setup: TrainingSetup) -
     Weights, gradients and optimizer state are float32. In bfloat16 there is a second, cast copy of the weights, and
     activations take half.
     """
+    if isinstance(config, StaticVectorsConfig):
+        raise UserError(
+            "Word vectors are trained on one word after the other, without batches and layers, so their cost is not "
+            "estimated; a run says how many words per second it trains on."
+        )
     _check_workload(config, workload)
     setup = setup.resolved(config, workload)
     model = build_meta(config)

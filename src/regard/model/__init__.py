@@ -1,6 +1,6 @@
 """The Transformer family, each model built from the same parts, and the models that came before it (`before/`)."""
 
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -9,7 +9,15 @@ from regard.errors import UserError
 from regard.model.autoregressive import CausalLM, Seq2SeqLM
 from regard.model.before import CAUSAL_MODELS as CAUSAL_BEFORE
 from regard.model.before import SEQ2SEQ_MODELS as SEQ2SEQ_BEFORE
-from regard.model.before import CausalLMConfig, CausalSequenceModel, Seq2SeqConfig, SequenceConfig, SequenceToSequence
+from regard.model.before import (
+    STATIC_VECTORS,
+    CausalLMConfig,
+    CausalSequenceModel,
+    Seq2SeqConfig,
+    SequenceConfig,
+    SequenceToSequence,
+    StaticVectorsConfig,
+)
 from regard.model.embedding import EmbeddingConfig, SpecialTokensConfig, TokenEmbedding
 from regard.model.encoder import Encoder, EncoderConfig, EncoderSpecialTokensConfig
 from regard.model.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -50,8 +58,9 @@ AUTOREGRESSIVE_MODELS: dict[str, type[GenerativeConfig]] = {
     **CAUSAL_BEFORE,
 }
 """Architectures that generate token by token, by the `kind` of their config."""
-MODELS: dict[str, type[AnyModelConfig]] = {**TRANSFORMERS, **AUTOREGRESSIVE_MODELS}
-"""Every architecture, by the `kind` of its config. A new one is added here and is tested with the rest."""
+MODELS: dict[str, Any] = {**TRANSFORMERS, **AUTOREGRESSIVE_MODELS, **STATIC_VECTORS}
+"""Every architecture, by the `kind` of its config. A new one is added here and is tested with the rest. Static word
+vectors are not `AnyModel`: they are no networks, and have no batches, logits and layers."""
 
 
 def register_model(config: type[SequenceConfig]) -> type[SequenceConfig]:
@@ -72,7 +81,8 @@ def read_config(values: object, where: str = "") -> GenerativeConfig:
 
 def read_any_config(values: object, where: str = "") -> AnyModelConfig:
     """Read the config of any model from plain data; `kind` selects its class."""
-    return MODELS[_kind(values, where, list(MODELS))].read(values, where)
+    config: AnyModelConfig = MODELS[_kind(values, where, list(MODELS))].read(values, where)
+    return config
 
 
 @overload
@@ -117,6 +127,7 @@ __all__ = [
     "CAUSAL_MODELS",
     "MODELS",
     "SEQ2SEQ_MODELS",
+    "STATIC_VECTORS",
     "TRANSFORMERS",
     "AnyModel",
     "AnyModelConfig",
@@ -148,6 +159,7 @@ __all__ = [
     "SequenceToSequence",
     "SpecialTokensConfig",
     "StackConfig",
+    "StaticVectorsConfig",
     "TokenClassificationHeadConfig",
     "TransformerConfig",
     "VisionTransformer",

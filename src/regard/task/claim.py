@@ -25,6 +25,7 @@ from regard.train.task import LogFn
 
 MAY_CHANGE = (
     "steps",
+    "epochs",
     "patience",
     "log_every",
     "validate_every",
@@ -34,7 +35,7 @@ MAY_CHANGE = (
     "average_last",
 )
 """Keys of [train] that may change when a run is resumed."""
-_DECIDE_RESULT = ("steps", "patience", "final_weights", "average_last")
+_DECIDE_RESULT = ("steps", "epochs", "patience", "final_weights", "average_last")
 """Those of them that a finished model depends on."""
 
 
@@ -117,7 +118,7 @@ def _may_continue(
 ) -> bool:
     """Whether settings have changed; an error if the run cannot go on with them. Logs what the change means."""
     old, new = before.plain(), after.plain()
-    changed = [key for key in MAY_CHANGE if old[key] != new[key]]
+    changed = [key for key in MAY_CHANGE if old.get(key) != new.get(key)]
     if not changed:
         return False
     if newest is not None:
@@ -137,7 +138,7 @@ def _check_extension(before: TrainConfig, after: TrainConfig, reader: Checkpoint
     """Refuse settings that contradict the steps already taken."""
     folder = reader.folder.parent
     best = reader.read_state(newest)["metadata"].get("best", {})
-    if after.steps < newest:
+    if 0 < after.steps < newest:
         raise UserError(f"{folder} has taken {newest:,} steps, so train.steps cannot be {after.steps:,}.")
     if before.steps < after.steps and 0 < after.patience <= best.get("stale", 0):
         raise UserError(

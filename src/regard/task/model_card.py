@@ -19,12 +19,7 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
         f"Trained with regard. {recipe.usage_example}",
         "",
         *(["## Limitations", "", recipe.limitations, ""] if recipe.limitations else []),
-        "## Scores",
-        "",
-        *_scores(origin["scores"]),
-        *_search(origin.get("decode")),
-        *_signatures(origin["scores"]),
-        "",
+        *(_scores_section(origin) if origin["scores"] else []),
         "## Training data",
         "",
         *_data(recipe, origin["data"]),
@@ -41,6 +36,11 @@ def model_card(recipe: Recipe, origin: dict[str, Any]) -> str:
         "The complete recipe is in recipe.toml, beside this file.",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _scores_section(origin: dict[str, Any]) -> list[str]:
+    scores = origin["scores"]
+    return ["## Scores", "", *_scores(scores), *_search(origin.get("decode")), *_signatures(scores), ""]
 
 
 def _scores(scores: dict[str, dict[str, Any]]) -> list[str]:

@@ -25,6 +25,7 @@ TASKS = {
     "masked-lm": "regard.task.masked_lm:TASK",
     "text-classification": "regard.task.classification:TEXTS",
     "token-classification": "regard.task.classification:TOKENS",
+    "word-vectors": "regard.task.word_vectors:TASK",
 }
 """Where each task is, by its name in recipes. A model that does not record its task is opened as the first one that
 supports it."""

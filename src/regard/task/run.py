@@ -33,10 +33,11 @@ from regard.cost import (
     memory_advice,
 )
 from regard.data.text.corpus import CorpusConfig
+from regard.data.text.vocabulary import VOCABULARY
 from regard.errors import UserError
 from regard.files import write_text
 from regard.kernels.dispatch import select_device
-from regard.model import count_embedding_parameters, count_parameters
+from regard.model import StaticVectorsConfig, count_embedding_parameters, count_parameters
 from regard.progress import listen_to_phases, phase
 from regard.run import half_weights, read_metadata, save_trained_model
 from regard.run.folder import model_metadata
@@ -54,6 +55,7 @@ from regard.train.mixed_precision import resolve_precision
 from regard.train.policies import TrainResult
 from regard.train.task import Score, Task
 from regard.train.trainer import Trainer
+from regard.train.word_vectors.trainer import VectorTrainer
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,8 +113,7 @@ def train(
         try:
             with phase("Preparing"):
                 task = recipe.build_task(folder, callback.log, process_group)
-                kind = Estimator if isinstance(task.model, Estimated) else Trainer
-                trainer = kind(
+                trainer = _trainer_class(task)(
                     task, recipe.train, folder, device=device, callback=callback, process_group=process_group
                 )
         except (UserError, RuntimeError) as error:
@@ -127,13 +128,27 @@ def train(
         return _train(recipe, trainer, resume)
 
 
-def _train(recipe: Recipe, trainer: Trainer[Any] | Estimator, resume: bool) -> RunResult:
+def _trainer_class(task: Task[Any]) -> Any:
+    """What trains a task: its own trainer, if it has one; the estimator for models that are counted; else the one
+    trainer of networks."""
+    own = getattr(task, "trainer", None)
+    if own is not None:
+        return own
+    return Estimator if isinstance(task.model, Estimated) else Trainer
+
+
+def _train(recipe: Recipe, trainer: Trainer[Any] | Estimator | VectorTrainer, resume: bool) -> RunResult:
     """Train, test, and write the model into its run folder."""
-    task, callback, folder = trainer.task, trainer.callback, trainer.folder
-    files = [name for name in recipe.prepared_files if name.endswith(".json")]  # tokenizers and other vocabularies
+    task: Any = trainer.task
+    callback, folder = trainer.callback, trainer.folder
+    # Tokenizers and other vocabularies.
+    files = [name for name in recipe.prepared_files if name.endswith(".json") or name == VOCABULARY]
     cost: Cost | None = None
     if isinstance(trainer, Estimator):
         result = trainer.run()
+    elif isinstance(trainer, VectorTrainer):
+        trainer.checkpoints.run = model_metadata(task.model, _known_origin(recipe, task), folder, files)
+        result = trainer.run(resume=resume)
     else:
         result, cost = _take_steps(recipe, trainer, files, resume)
     half, model = recipe.train.save_dtype == "float16", task.model
@@ -194,6 +209,9 @@ def train_recipe(
 def with_parallel(recipe: Recipe, kind: str | None, shard: int | None, processes: int | None = None) -> Recipe:
     """The recipe with another kind of parallelism, or another shard size; the result of training is the same."""
     parallel = recipe.train.parallel
+    if kind is None and shard is None:
+        check_shard_size(parallel, processes or 1)
+        return recipe
     kind = kind or parallel.kind
     changes = {"kind": kind, "shard": shard or (parallel.shard if kind == parallel.kind else None)}
     try:
@@ -236,6 +254,8 @@ def _check_memory(recipe: Recipe, device: torch.device, processes: int) -> None:
 
     With `init_from` the model is that of the folder, which is loaded first.
     """
+    if isinstance(recipe.expected_model_config, StaticVectorsConfig):  # its vocabulary is not known before
+        return
     if recipe.init_from is None and device.type in ("cpu", "cuda"):
         setup = _training_setup(recipe, processes, "cuda" if device.type == "cuda" else "cpu")
         check_model_fits(recipe.expected_model_config, recipe.expected_workload(), setup, device_memory(device))

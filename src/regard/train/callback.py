@@ -17,6 +17,9 @@ class Callback:
     def on_phase_end(self, phase: Phase) -> None:
         """This work has ended."""
 
+    def on_steps_known(self, steps: int) -> None:
+        """The number of steps of the run, if it follows from the data; training begins after it."""
+
     def on_train_begin(self, step: int, tokens: int) -> None:
         """Training begins, or goes on, after this many steps and targets."""
 
@@ -47,6 +50,10 @@ class CallbackList(Callback):
     def on_phase_end(self, phase: Phase) -> None:
         for callback in self.callbacks:
             callback.on_phase_end(phase)
+
+    def on_steps_known(self, steps: int) -> None:
+        for callback in self.callbacks:
+            callback.on_steps_known(steps)
 
     def on_train_begin(self, step: int, tokens: int) -> None:
         for callback in self.callbacks:

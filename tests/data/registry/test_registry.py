@@ -38,7 +38,7 @@ NAMES = [
         "europarl-en-de",
         "wmt-newstest",
     ),
-    *("tinyshakespeare", "brown", "brown-genres", "gum", "ptb-sample", "wordsim"),
+    *("tinyshakespeare", "eltec-eng", "brown", "brown-genres", "gum", "ptb-sample", "wordsim"),
     *("fashion-mnist", "digits"),
 ]
 REAL_DATA = os.environ.get("REGARD_DATA")
@@ -153,7 +153,7 @@ def test_dataset_info_is_complete(name: str) -> None:
 def test_redistributable_datasets() -> None:
     free = {one.name for one in list_datasets() if one.redistributable}
     tatoeba = {name for name in NAMES if name.startswith("tatoeba")}
-    assert free == tatoeba | {"tinyshakespeare", "brown", "brown-genres", "fashion-mnist", "digits"}
+    assert free == tatoeba | {"tinyshakespeare", "eltec-eng", "brown", "brown-genres", "fashion-mnist", "digits"}
 
 
 @pytest.mark.parametrize("name", NAMES)

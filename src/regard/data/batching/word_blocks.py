@@ -37,4 +37,5 @@ def keep_probabilities(counts: NDArray[np.int64], subsample: float) -> NDArray[n
     if not subsample:
         return np.ones(len(counts), dtype=np.float32)
     ratio = counts / (subsample * counts.sum())
-    return np.minimum((np.sqrt(ratio) + 1) / np.maximum(ratio, 1e-300), 1).astype(np.float32)
+    kept: NDArray[np.float32] = np.minimum((np.sqrt(ratio) + 1) / np.maximum(ratio, 1e-300), 1).astype(np.float32)
+    return kept

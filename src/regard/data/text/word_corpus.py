@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.batching.word_blocks import WordBlock
+from regard.data.batching.word_blocks import MAX_SENTENCE, WordBlock
 from regard.data.registry import cache_folder
 from regard.data.store.token_store import cached_store
 from regard.data.text.documents import TextConfig, text_fingerprint
@@ -29,17 +29,28 @@ class WordCorpus:
     def words(self) -> int:
         return int(self.offsets[-1])
 
+    def block_count(self, size: int) -> int:
+        """How many blocks of this size there are."""
+        start, count = 0, 0
+        while start < len(self.offsets) - 1:
+            start, count = self._end_of_block(size, start), count + 1
+        return count
+
     def blocks(self, size: int, start: int = 0) -> Iterator[tuple[int, WordBlock]]:
         """Blocks of whole sentences with at least `size` words, from the sentence `start` on, each with the number of
         the sentence after it."""
         sentences = len(self.offsets) - 1
         while start < sentences:
-            end = int(np.searchsorted(self.offsets, self.offsets[start] + size))
-            end = min(max(end, start + 1), sentences)
+            end = self._end_of_block(size, start)
             first, last = int(self.offsets[start]), int(self.offsets[end])
             offsets = np.asarray(self.offsets[start : end + 1]) - first
             yield end, WordBlock(self.ids[first:last].astype(np.int32), offsets)
             start = end
+
+    def _end_of_block(self, size: int, start: int) -> int:
+        """The number of the sentence after a block."""
+        end = int(np.searchsorted(self.offsets, self.offsets[start] + size))
+        return min(max(end, start + 1), len(self.offsets) - 1)
 
 
 def corpus_fingerprint(sources: Sequence[TextConfig], config: WordsConfig) -> str:
@@ -57,8 +68,8 @@ def cached_corpus(
     def items() -> Iterator[tuple[list[int]]]:
         for words in read_sentences(sources, config):
             known = [ids[word] for word in words if word in ids]
-            if known:
-                yield (known,)
+            for start in range(0, len(known), MAX_SENTENCE):  # a text may be a single line
+                yield (known[start : start + MAX_SENTENCE],)
 
     digest = hashlib.sha256(vocabulary.text.encode()).hexdigest()
     key = json.dumps(["words", corpus_fingerprint(sources, config), digest])

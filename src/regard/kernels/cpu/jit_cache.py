@@ -101,7 +101,7 @@ def source_digest() -> str:
 
 def source_files() -> list[Path]:
     """The files whose functions and constants can be part of compiled code."""
-    return [*sorted(SOURCES.parent.glob("*.py")), *sorted(SOURCES.glob("*.py"))]
+    return [*sorted(SOURCES.parent.glob("*.py")), *sorted(SOURCES.rglob("*.py"))]
 
 
 def _locations() -> Iterator[Path]:

@@ -21,6 +21,7 @@ from regard.model.before.recurrent.encoder_decoder_with_attention import Recurre
 from regard.model.before.recurrent.gnmt import GnmtConfig
 from regard.model.before.recurrent.language_model import RecurrentLMConfig
 from regard.model.before.state import RecurrentState
+from regard.model.before.word_vectors.config import CbowConfig, SkipGramConfig, StaticVectorsConfig
 
 CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
     "convolutional-lm": ConvolutionalLMConfig,
@@ -43,13 +44,21 @@ SEQ2SEQ_MODELS: dict[str, type[Seq2SeqConfig]] = {
 }
 """Models of a target given a source, by the `kind` of their config."""
 
+STATIC_VECTORS: dict[str, type[StaticVectorsConfig]] = {
+    "skip-gram": SkipGramConfig,
+    "cbow": CbowConfig,
+}
+"""Models of one vector per word, by the `kind` of their config."""
+
 __all__ = [
     "CAUSAL_MODELS",
     "SEQ2SEQ_MODELS",
+    "STATIC_VECTORS",
     "CausalLMConfig",
     "CausalSequenceModel",
     "RecurrentState",
     "Seq2SeqConfig",
     "SequenceConfig",
     "SequenceToSequence",
+    "StaticVectorsConfig",
 ]

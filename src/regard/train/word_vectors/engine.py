@@ -1,14 +1,16 @@
 """What the trainer of word vectors needs from an algorithm: an update of the tables by one block of the data."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 AnyBlock = TypeVar("AnyBlock", contravariant=True)
 
 
-class BlockLoss(NamedTuple):
+@dataclass(frozen=True)
+class BlockLoss:
     """The loss of a block, before its updates where that costs nothing, as a sum and a count."""
 
     total: float

@@ -77,12 +77,20 @@ class _Word2VecConfig(StaticVectorsConfig):
     """What skip-gram and CBOW have in common."""
 
     loss: WordLossConfig = NegativeSamplingConfig()
+    """How words are predicted."""
     subwords: SubwordsConfig | None = None
     """Character n-grams, so that words that were never seen have a vector too; none if not given."""
+
+    @model_validator(mode="after")
+    def _softmax_has_no_subwords(self) -> Self:
+        if self.subwords is not None and self.loss.kind == "softmax":
+            raise ConfigError("subwords", 'loss.kind = "softmax" has none; choose another loss, or leave them out.')
+        return self
 
     def build(self) -> Any:
         from regard.model.before.word_vectors.word2vec import Word2Vec
 
+        assert isinstance(self, SkipGramConfig | CbowConfig)
         return Word2Vec(self)
 
 

@@ -1,0 +1,1 @@
+"""Updates of static word vectors on a CPU, compiled with numba."""
