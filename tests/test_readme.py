@@ -76,7 +76,8 @@ def parse(line: str) -> None:
         _, subcommand, args = command.resolve_command(context, args)
         assert subcommand is not None
         command, context = subcommand, subcommand.make_context(subcommand.name, list(args), parent=context)
-        args = [*context._protected_args, *context.args]  # what is left of them, where a model stands before a command
+        if isinstance(command, TyperGroup):  # which may have arguments of its own before its commands
+            args = [*context._protected_args, *context.args]
     assert context.parent is not None
 
 

@@ -2,15 +2,14 @@
 
     python gensim_vectors.py FOLDER
 
-FOLDER has vectors that regard wrote (ours.txt, ours.bin) and, where they could be had, the test sets. What gensim
-reads, writes, answers and scores is printed as one JSON object.
+FOLDER has vectors that regard wrote (ours.txt, ours.bin) and asked.json, which says what to do with them. What gensim
+reads, writes, answers and scores is printed as one JSON object. Then a line on standard input with a number of random
+vectors, their dimension and a number of searches is answered with their times, one at a time.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ def main() -> None:
     asked = json.loads((folder / "asked.json").read_text("utf-8"))
     found: dict[str, Any] = {"version": __version__}
     for name, binary in (("txt", False), ("bin", True)):
-        seconds, keyed = timed(
-            lambda n=name, b=binary: KeyedVectors.load_word2vec_format(folder / f"ours.{n}", binary=b)
-        )
-        found[f"load_{name}"] = seconds
+        start = time.perf_counter()
+        keyed = KeyedVectors.load_word2vec_format(folder / f"ours.{name}", binary=binary)
+        found[f"load_{name}"] = time.perf_counter() - start
         found[f"near_{name}"] = [keyed.similar_by_word(word, TOP) for word in asked["near"]]
         keyed.save_word2vec_format(folder / f"theirs.{name}", binary=binary)
     keyed.save_word2vec_format(folder / "theirs.glove.txt", write_header=False)
@@ -43,23 +41,24 @@ def main() -> None:
         found[name] = {"accuracy": accuracy} | {
             one["section"]: [len(one["correct"]), len(one["correct"]) + len(one["incorrect"])] for one in sections
         }
-    found["near_seconds"] = {}
-    for dimension in asked["dimensions"]:
-        rng = np.random.default_rng(0)
-        many = KeyedVectors(dimension)
-        words = [f"w{row}" for row in range(asked["words"])]
-        many.add_vectors(words, rng.standard_normal((asked["words"], dimension), dtype=np.float32))
-        many.fill_norms()
-        found["near_seconds"][dimension] = [
-            timed(partial(many.similar_by_word, word, TOP))[0] for word in words[: asked["repeats"]]
-        ]
-    print(json.dumps(found, default=float))
+    print(json.dumps(found, default=float), flush=True)
+    for line in sys.stdin:
+        answer_searches(*map(int, line.split()))
 
 
-def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
+def answer_searches(words: int, dimension: int, repeats: int) -> None:
+    """Print the seconds of a search each time when a line is read."""
+    many = KeyedVectors(dimension)
+    rows = np.random.default_rng(0).standard_normal((words, dimension), dtype=np.float32)
+    many.add_vectors([f"w{row}" for row in range(words)], rows)
+    many.fill_norms()
+    many.similar_by_word("w0", TOP)
+    print("ready", flush=True)
+    for row in range(repeats):
+        sys.stdin.readline()
+        start = time.process_time()
+        many.similar_by_word(f"w{row}", TOP)
+        print(time.process_time() - start, flush=True)
 
 
 if __name__ == "__main__":

@@ -25,3 +25,11 @@ def kenlm() -> Iterator[tuple[object, ...]]:
             perplexity["KenLM"],
             f"{perplexity['estimated by regard']:.4f}",
         )
+
+
+@table("words | dimension | regard | gensim")
+def word_vector_search() -> Iterator[tuple[object, ...]]:
+    for case in cases("vector-files"):
+        if case.get("case") == "near":
+            times = (f"{case[name]:.0f} ms" for name in ("ours", "peer"))
+            yield f"{case['words']:,}", case["dimension"], *times

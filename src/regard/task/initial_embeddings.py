@@ -27,7 +27,7 @@ class WordVectorsConfig(Config):
     """Word vectors that token embeddings start from."""
 
     path: str = Field(min_length=1)
-    """A text file with a word and its numbers per line, as word2vec and GloVe write it, compressed or not."""
+    """A file of word vectors: of word2vec (text or binary), GloVe, fastText (.vec) or safetensors."""
     freeze: bool = False
     """Whether the embeddings stay as they are: all of the vocabulary, and the output projection if it is tied."""
 

@@ -125,3 +125,13 @@ def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> 
     Vocabulary(vocabulary.words[:-1], vocabulary.counts[:-1]).save(tmp_path / "run" / "vocabulary.tsv")
     with pytest.raises(UserError, match=r"vocabulary\.tsv is missing or damaged"):
         regard.load(tmp_path / "run")
+
+
+def test_run_answers_questions_and_is_scored_on_word_pairs(run: Path, tmp_path: Path) -> None:
+    keyed = regard.load(run).keyed
+    one, two, three, four = keyed.words[:4]
+    assert command("vectors", run, "similarity", one, two).out == f"{one}\t{two}\t{keyed.similarity(one, two):.4f}\n"
+    (tmp_path / "pairs.tsv").write_text(f"{one}\t{two}\t3\n{two}\t{three}\t2\n{three}\t{four}\t1\nno-such\tword\t4\n")
+    done = command("score", run, "--data", tmp_path / "pairs.tsv")
+    assert (done.code, done.err) == (0, "")
+    assert "on 3 of 4 pairs (75.0% known)" in done.out
