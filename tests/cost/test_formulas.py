@@ -170,6 +170,7 @@ ORDERS = {
     "context": "O(n²·d + n·d²)",
     "recurrent": "O(n·d²)",
     "recurrent-lm": "O(n·d²)",
+    "bidirectional-lm": "O(n·d²)",
     "recurrent-attention": "O(n²·d + n·d²)",
     "gnmt": "O(n²·d + n·d²)",
     "deep-att": "O(n²·d + n·d²)",
