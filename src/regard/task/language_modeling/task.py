@@ -215,14 +215,15 @@ def in_both_directions(batch: RowBatch) -> RowBatch:
 
 
 def logits_of_both_directions(forward: Forward, batch: RowBatch, passes: int = 1) -> Tensor:
-    """The logits of the rows of `in_both_directions`, one pass after another.  # (passes · 2 · rows, length, vocabulary)
+    """The logits of the rows of `in_both_directions`, one pass after another.  # (passes · 2 · rows, …)
 
     The gradient of a step is that of the sum of both directions' losses (Peters et al. 2018, §3.1).
     """
     rows = batch.repeated(passes)
     following = rows.targets.clamp(min=0)
-    logits = forward(rows.tokens, lengths=rows.lengths, documents=rows.documents, following=following)
-    return logits.unflatten(0, (2, passes, -1)).transpose(0, 1).flatten(0, 2)
+    logits: Tensor = forward(rows.tokens, lengths=rows.lengths, documents=rows.documents, following=following)
+    by_pass: Tensor = logits.unflatten(0, (2, passes, -1)).transpose(0, 1).flatten(0, 2)
+    return by_pass
 
 
 def _tokenizer_and_model(

@@ -186,7 +186,10 @@ class Convolutional(SequenceToSequence):
         embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         embedded = self.dropout(embed_tokens(tokens) + self.source_embed_positions.encode(positions, lengths))
-        return [embedded, *self.encoder.hidden_states(embedded, None if lengths is None else positions < lengths[:, None])]
+        return [
+            embedded,
+            *self.encoder.hidden_states(embedded, None if lengths is None else positions < lengths[:, None]),
+        ]
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
         positions = state.rows["position"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)
