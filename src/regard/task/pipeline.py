@@ -1,6 +1,7 @@
 """The base of all pipelines: a loaded model together with what it takes to use it on text or images."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from regard.errors import UserError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from regard.run import LoadedModel
     from regard.run.folder import Ids
-    from regard.task.contextual_vectors.model import Layer, Pooling, Sentence
+    from regard.task.contextual_vectors.model import ContextModel, Layer, Pooling, Sentence
 
 
 class Pipeline:
@@ -90,6 +91,13 @@ class Pipeline:
     def logits(self, *ids: "Ids", **lengths: Any) -> "Tensor":
         """The model's logits for rows of token ids: see `regard.run.LoadedModel.logits`."""
         return self.loaded.logits(*ids, **lengths)
+
+    @cached_property
+    def context_model(self) -> "ContextModel":
+        """The model as a reader of texts, which vectors of words in their sentence come from."""
+        from regard.task.contextual_vectors.model import ContextModel
+
+        return ContextModel(self.loaded)
 
     def contextual_vectors(
         self,

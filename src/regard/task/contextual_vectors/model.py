@@ -55,6 +55,8 @@ class ContextModel:
         if loaded.tokenizer is None:
             raise UserError(f"{where} has no tokenizer: it takes ids, but no text.")
         self.model: Encoder | CausalLM | Seq2SeqLM = model
+        self.truncated = 0
+        """How many texts `mean_vectors` has truncated so far."""
         special: Any = model.config.special_tokens
         if isinstance(model, Encoder):
             self.tokenizer = encoder_tokenizer(loaded.tokenizer, special)
@@ -125,6 +127,7 @@ class ContextModel:
         """
         rows = self.tokenizer.encode_batch(texts)
         if truncate:
+            self.truncated += sum(len(row) > self.room for row in rows)
             rows = [row[: self.room] for row in rows]
         whole = isinstance(self.model, Encoder)
         found: list[Tensor | None] = [None] * len(rows)

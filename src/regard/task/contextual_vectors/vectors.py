@@ -15,7 +15,7 @@ from regard.data.text.treebank_tokenizer import treebank_tokenize
 from regard.data.text.words import WordsConfig, splitter
 from regard.errors import UserError
 from regard.model.before.word_vectors.keyed_vectors import KeyedVectors
-from regard.task.contextual_vectors.model import ContextModel, Layer, Pooling, Progress, Sentence, TextVectors
+from regard.task.contextual_vectors.model import Layer, Pooling, Progress, Sentence, TextVectors
 
 if TYPE_CHECKING:
     from regard.task.pipeline import Pipeline
@@ -32,7 +32,7 @@ def contextual_vectors(
     """The words of each sentence with their vectors; of static vectors, the words that have one."""
     keyed = static_vectors_of(pipeline)
     if keyed is None:
-        return ContextModel(pipeline.loaded).word_vectors(sentences, layer, pooling, progress)
+        return pipeline.context_model.word_vectors(sentences, layer, pooling, progress)
     _check_static(layer)
     return [_static_words(keyed, treebank_tokenize(each) if isinstance(each, str) else each) for each in sentences]
 
@@ -48,8 +48,8 @@ def sentence_vectors(
     """A unit vector for each text; zeros for one without tokens, or without known words.  # (texts, width)"""
     keyed = static_vectors_of(pipeline)
     if keyed is None:
-        model = ContextModel(pipeline.loaded)
-        return functional.normalize(model.mean_vectors(texts, layer, truncate=truncate, progress=progress), dim=-1)
+        means = pipeline.context_model.mean_vectors(texts, layer, truncate=truncate, progress=progress)
+        return functional.normalize(means, dim=-1)
     _check_static(layer)
     return functional.normalize(bag_of_vectors(keyed, texts), dim=-1)
 
