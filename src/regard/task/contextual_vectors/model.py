@@ -148,6 +148,13 @@ class ContextModel:
         """How many tokens a text may have."""
         return max_text_tokens(self.model) - len(self.before) - len(self.after)
 
+    @property
+    def layers(self) -> int:
+        """The number of layers above the embeddings."""
+        for _, states, _ in self.hidden_states([[0]], "all"):
+            return len(states) - 1
+        raise AssertionError("a text with a token has a vector")
+
     def _width(self, layer: Layer) -> tuple[int, ...]:
         """The shape of a text's vector."""
         for _, states, _ in self.hidden_states([[0]], layer):
