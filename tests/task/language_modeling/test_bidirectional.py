@@ -69,3 +69,8 @@ def test_packed_documents_are_refused(tmp_path: Path) -> None:
     recipe = read_recipe(recipe_file(tmp_path, TEXT), [*CHANGES, "data.packing=packed"])
     with pytest.raises(UserError, match="packed documents"):
         train(recipe, tmp_path / "run")
+
+
+def test_a_translator_of_one_direction_only_is_refused() -> None:
+    with pytest.raises(UserError, match=r"model\.kind: .*only learn its forward direction"):
+        _ = read_recipe("multi30k-en-de-lm", ['model={kind="bidirectional-lm"}']).expected_model_config

@@ -35,10 +35,10 @@ from regard.model.before.recurrent.language_model import RecurrentLMSettings
 
 
 def bidirectional_lm(config: BidirectionalLMConfig) -> Formula:
-    """As it scores and continues texts, in the forward direction; training also runs the backward one."""
+    """Both directions, as in training; only the forward one has a state, because it alone continues texts."""
     forward = recurrent_lm(config)
     backward = _layer_parameters(config.cell, d, d) * config.layers
-    return replace(forward, parameters=forward.parameters + backward)
+    return replace(forward, target=forward.target * 2, parameters=forward.parameters + backward)
 
 
 def recurrent_lm(config: RecurrentLMSettings) -> Formula:
