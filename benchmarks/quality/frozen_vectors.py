@@ -41,7 +41,7 @@ DATASET = "brown-genres"
 SPLITS = ("train", "valid", "test")
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Weight decays, of which the best on the validation set is used."""
-EPOCHS, BATCH, LEARNING_RATE = 20, 64, 0.01
+EPOCHS, BATCH, LEARNING_RATE = 20, 128, 0.01
 PPMI_WIDTH = 100
 
 
