@@ -166,7 +166,7 @@ def _signature(node: ast.FunctionDef, name: str) -> str:
     arguments = node.args
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     result = "" if node.returns is None or node.name == "__init__" else f" -> {_annotation(node.returns)}"
-    if "property" in decorators:
+    if {"property", "cached_property"} & set(decorators):
         return f"{name}{result}"
     for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
         if argument is not None and argument.annotation is not None:

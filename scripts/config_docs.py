@@ -103,6 +103,7 @@ MODEL_TABLES = {
     "DNN2Config": "Network over embeddings (DNN2)",
     "ContextConfig": "Network over context vectors",
     "RecurrentLMConfig": "Recurrent language model",
+    "BidirectionalLMConfig": "Bidirectional language model (ELMo)",
     "RecurrentConfig": "Recurrent encoder–decoder",
     "RecurrentAttentionModelConfig": "Recurrent encoder–decoder with attention",
     "RecurrentAttentionConfig": "Attention of a recurrent decoder",

@@ -203,7 +203,7 @@ def compare_models(
 
 def senses_of_bank(fill_mask: FillMask) -> list[dict[str, Any]]:
     """The similarities of *bank* in every layer, from the first layer's input to the normalized output of the last."""
-    layers: list[int | None] = [*range(len(fill_mask.encoder.encoder.layers) + 1), None]
+    layers: list[int | None] = [*range(len(fill_mask.encoder.encoder.layers)), None]
     return [
         {"case": f"banks, {'last layer' if layer is None else f'layer {layer}'}"}
         | compare_senses(fill_mask, "bank", RIVER, MONEY, layer=layer).rounded()

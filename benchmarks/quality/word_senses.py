@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import UserError
-from regard.task.masked_lm.pipeline import FillMask, WordVectors
+from regard.task.contextual_vectors.model import TextVectors
+from regard.task.masked_lm.pipeline import FillMask
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def compare_senses(
     )
 
 
-def _vector_of(word: str, vectors: WordVectors, text: str) -> Tensor:
+def _vector_of(word: str, vectors: TextVectors, text: str) -> Tensor:
     """The vector of the word's first occurrence, ignoring case."""
     positions = [position for position, each in enumerate(vectors.words) if each.casefold() == word.casefold()]
     if not positions:

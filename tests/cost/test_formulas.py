@@ -108,8 +108,9 @@ def counted_flops(config: AnyModelConfig, model: Any, source: int, target: int) 
         inputs = [torch.zeros(1, config.channels, *config.size)]
     elif not is_seq2seq(config):
         inputs = inputs[1:]
+    both = {"following": inputs[0]} if getattr(model, "is_bidirectional", False) else {}
     with FlopCounterMode(display=False) as counter:
-        model(*inputs, attention_hook=attention_hook) if model.device.type == "cpu" else model(*inputs)
+        model(*inputs, attention_hook=attention_hook) if model.device.type == "cpu" else model(*inputs, **both)
     return int(counter.get_total_flops())
 
 
@@ -170,6 +171,7 @@ ORDERS = {
     "context": "O(n²·d + n·d²)",
     "recurrent": "O(n·d²)",
     "recurrent-lm": "O(n·d²)",
+    "bidirectional-lm": "O(n·d²)",
     "recurrent-attention": "O(n²·d + n·d²)",
     "gnmt": "O(n²·d + n·d²)",
     "deep-att": "O(n²·d + n·d²)",

@@ -29,6 +29,7 @@ from regard.cli.commands import (
     parse,
     recipes,
     score,
+    search,
     settings,
     shortlist,
     tag,
@@ -71,6 +72,7 @@ app.command("fill")(fill.fill)
 app.command("tag")(tag.tag)
 app.command("classify")(classify.classify)
 app.command("score", short_help="Score a model on test sets, or on files of your own.")(score.score)
+app.command("search")(search.search)
 app.command("look")(look.look)
 
 

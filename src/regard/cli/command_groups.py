@@ -6,7 +6,18 @@ import typer
 
 GROUPS = {
     "Train": ("train", "recipes", "recipe", "settings", "cost", "compare", "ablate", "average"),
-    "Use a model": ("translate", "generate", "fill", "classify", "tag", "parse", "score", "shortlist", "dictionary"),
+    "Use a model": (
+        "translate",
+        "generate",
+        "fill",
+        "classify",
+        "tag",
+        "parse",
+        "search",
+        "score",
+        "shortlist",
+        "dictionary",
+    ),
     "Look inside": ("look", "vectors"),
     "Files": ("data", "cache", "import", "export"),
 }

@@ -204,6 +204,8 @@ def _count(model: Any, has_source: bool, rows: int, source: int, target: int) ->
             state = start()
         with counter.part() as decode:
             model.decode(ids(target), state)
+            if getattr(model, "is_bidirectional", False):  # training runs both directions
+                model.backward_logits(ids(target))
         held = _tensors_of(state)
         with torch.no_grad():
             if target == limit:  # there is no room for one more

@@ -56,12 +56,27 @@ class GenerativeModel(nn.Module):
         """The most tokens that a sequence (the target, if there is a source) may have; None without a limit."""
         return None
 
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """The vectors of a text's tokens after every layer: of the source, if the model has one.
+
+        The first are the embeddings. The last include what follows the layers, such as a final norm: they are what the
+        logits, or the decoder, are computed from. In between, a layer's output is the next one's input.
+
+        tokens: # (batch, tokens); lengths: # (batch,); gives (batch, tokens, width) for each layer
+        """
+        raise UserError(
+            f"A model of kind {self.config.kind!r} has no vectors of tokens in their context; use a recurrent or "
+            "convolutional network or a Transformer."
+        )
+
 
 class CausalLM(GenerativeModel):
     """A model of one sequence: `forward(tokens)` gives the logits of the token after each token."""
 
     supports_packing = False
     """Whether several documents can be packed into a row without seeing each other."""
+    is_bidirectional = False
+    """Whether it also predicts each token from those after it: `forward(tokens, following=…)`, which training uses."""
 
     if TYPE_CHECKING:
 

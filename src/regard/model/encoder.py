@@ -187,13 +187,16 @@ class Encoder(nn.Module):
                 f"Packed documents cannot be combined with {self.config.position.kind!r} positions, which need the "
                 "length of each; give each document its own row."
             )
-        x = self.embed_tokens(tokens)
-        if self.embed_token_types is not None:
-            x = self.embed_token_types(token_types, x)
-        elif token_types is not None:
-            raise UserError("This model has no token types; leave out token_types.")
-        vectors: Tensor = self.encoder(self.embedding(x, context), context, self.encoder.states())
+        vectors: Tensor = self.encoder(self._embed(tokens, token_types, context), context, self.encoder.states())
         return _zero_padding(vectors, lengths, documents)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """The embeddings and the vectors after every layer: the last are those of `encode`, before padding is zeroed.
+
+        tokens: # (batch, tokens); lengths: # (batch,); gives (batch, tokens, width) for each layer
+        """
+        context = Context(tokens, lengths=lengths)
+        return self.encoder.hidden_states(self._embed(tokens, None, context), context)
 
     def pooled(self, tokens: Tensor, *, lengths: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """The pooler's output for the first token.  # (batch, width)"""
@@ -210,6 +213,16 @@ class Encoder(nn.Module):
         """
         vectors = self.encode(tokens, lengths=lengths, token_types=token_types)
         return functional.normalize(mean_vector(vectors, lengths), dim=-1)
+
+    def _embed(self, tokens: Tensor, token_types: Tensor | None, context: Context) -> Tensor:
+        """The input of the first layer.  # (batch, tokens, width)"""
+        x = self.embed_tokens(tokens)
+        if self.embed_token_types is not None:
+            x = self.embed_token_types(token_types, x)
+        elif token_types is not None:
+            raise UserError("This model has no token types; leave out token_types.")
+        embedded: Tensor = self.embedding(x, context)
+        return embedded
 
     def _pooled(self, vectors: Tensor, lengths: Tensor | None, pooling: str) -> Tensor:
         if pooling == "mean":

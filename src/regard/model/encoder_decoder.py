@@ -93,14 +93,21 @@ class EncoderDecoder(AutoregressiveModel, Seq2SeqLM):
     ) -> Tensor:
         """The encoder's output.  source: # (batch, tokens); (batch, tokens, width)"""
         context = Context(source, lengths=lengths, documents=documents, attention_hook=attention_hook)
-        embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
-        encoded: Tensor = self.encoder(
-            self.source_embedding(embed_tokens(source), context), context, self.encoder.states()
-        )
+        encoded: Tensor = self.encoder(self._embed_source(source, context), context, self.encoder.states())
         return encoded
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        context = Context(tokens, lengths=lengths)
+        return self.encoder.hidden_states(self._embed_source(tokens, context), context)
 
     @torch.no_grad()
     def start(self, source: Tensor, capacity: int, lengths: Tensor | None = None) -> KVCache:
         """Encode the source; gives a KV cache with room for up to `capacity` target tokens per row."""
         states = self.decoder.states(self.encode(source, lengths=lengths), capacity)
         return KVCache(source.shape[0], capacity, states, memory_lengths=lengths, device=source.device)
+
+    def _embed_source(self, source: Tensor, context: Context) -> Tensor:
+        """source: # (batch, tokens); gives (batch, tokens, width)"""
+        embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        embedded: Tensor = self.source_embedding(embed_tokens(source), context)
+        return embedded

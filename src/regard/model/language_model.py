@@ -44,6 +44,10 @@ class LanguageModel(AutoregressiveModel, CausalLM):
         context = Context(tokens, lengths=lengths, documents=documents, attention_hook=attention_hook)
         return self.decode(tokens, context, self.decoder.states())
 
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        context = Context(tokens, lengths=lengths)
+        return self.decoder.hidden_states(self.embedding(self.embed_tokens(tokens), context), context)
+
     @torch.no_grad()
     def start(self, rows: int, capacity: int) -> KVCache:
         """An empty KV cache for up to `capacity` tokens per row, prompt included."""

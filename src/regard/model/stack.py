@@ -242,6 +242,16 @@ class Stack(nn.Module):
         normed: Tensor = self.final_norm(x)
         return normed
 
+    def hidden_states(self, x: Tensor, context: Context) -> list[Tensor]:
+        """The input, and the output of every layer; the last includes the final norm, as in Hugging Face's models.
+
+        x: # (batch, tokens, width)
+        """
+        found = [x]
+        for layer, state in zip(self.layers, self.states(), strict=True):
+            found.append(layer(found[-1], context, state))
+        return [*found[:-1], self.final_norm(found[-1])]
+
     def with_checkpointing(self) -> Self:
         """The same stack, sharing all modules, with activation checkpointing."""
         copied = copy.copy(self)

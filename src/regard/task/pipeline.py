@@ -1,6 +1,7 @@
 """The base of all pipelines: a loaded model together with what it takes to use it on text or images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from regard.errors import UserError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from regard.run import LoadedModel
     from regard.run.folder import Ids
+    from regard.task.contextual_vectors.model import ContextModel, Layer, Pooling, Sentence
 
 
 class Pipeline:
@@ -89,6 +91,51 @@ class Pipeline:
     def logits(self, *ids: "Ids", **lengths: Any) -> "Tensor":
         """The model's logits for rows of token ids: see `regard.run.LoadedModel.logits`."""
         return self.loaded.logits(*ids, **lengths)
+
+    @cached_property
+    def context_model(self) -> "ContextModel":
+        """The model as a reader of texts, which vectors of words in their sentence come from."""
+        from regard.task.contextual_vectors.model import ContextModel
+
+        return ContextModel(self.loaded)
+
+    def contextual_vectors(
+        self,
+        sentences: "str | Sequence[Sentence]",
+        *,
+        layer: "Layer" = None,
+        pooling: "Pooling" = "mean",
+        progress: "Callable[[int], None] | None" = None,
+    ) -> Any:
+        """The vectors of words in their sentence: `TextVectors(words, vectors)`; of a list of sentences, a list.
+
+            bank = model.contextual_vectors("We went to the river bank.").vectors[5]
+            model.contextual_vectors(["A bank.", ["Two", "banks"]], layer=1, pooling="first")
+
+        Sentences are split into words as in the Penn Treebank, unless they are lists of words. `layer` 0 is the
+        embeddings; the last layer is the default; "all" stacks them. A word of several tokens has their mean, or the
+        vector of the "first" or "last" of them. In a language model a word only depends on those before it.
+        `progress` is called with the number of finished sentences.
+        """
+        from regard.task.contextual_vectors.vectors import contextual_vectors
+
+        given = [sentences] if isinstance(sentences, str) else sentences
+        found = contextual_vectors(self, given, layer=layer, pooling=pooling, progress=progress)
+        return found[0] if isinstance(sentences, str) else found
+
+    def sentence_vectors(
+        self, texts: "str | Sequence[str]", *, layer: int | None = None, truncate: bool = False
+    ) -> "Tensor":
+        """A unit vector for a text, (width,); for a list of texts, (texts, width). A dot product is a cosine.
+
+        It is the mean over all tokens, as in Sentence-BERT; for static vectors, over the words that have one. Texts
+        that are longer than the model can read are an error, unless `truncate` is set.
+        """
+        from regard.task.contextual_vectors.vectors import sentence_vectors
+
+        given = [texts] if isinstance(texts, str) else texts
+        found = sentence_vectors(self, given, layer=layer, truncate=truncate)
+        return found[0] if isinstance(texts, str) else found
 
     def trace(self, text: Any, **settings: Any) -> Any:
         """Record attention, probabilities and search while the model processes a text or an image: `regard.trace`."""

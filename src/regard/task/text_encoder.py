@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.config import ConfigError
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES, TextTokenizer
 from regard.errors import UserError
-from regard.model import CausalLM, Encoder, EncoderConfig, EncoderSpecialTokensConfig
+from regard.model import CausalLM, Encoder, EncoderConfig, EncoderSpecialTokensConfig, Seq2SeqLM
 from regard.model.autoregressive import check_length
 from regard.model.embedding import check_ids
 from regard.run import LoadedModel, load_model
@@ -111,19 +111,27 @@ def init_from_encoder(pretrained: Encoder, config: EncoderConfig, name: str, log
     return model
 
 
+def max_text_tokens(model: Encoder | CausalLM | Seq2SeqLM) -> int:
+    """The most tokens that a text may have, special tokens included; of a model with a source, that is the text."""
+    limit = model.max_source_positions if isinstance(model, Seq2SeqLM) else model.max_positions
+    return MAX_TOKENS if limit is None else limit
+
+
 def length_batches(
-    rows: Sequence[Sequence[int]], model: Encoder | CausalLM, progress: Callable[[int], None] | None = None
+    rows: Sequence[Sequence[int]], model: Encoder | CausalLM | Seq2SeqLM, progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Batches of rows of similar length for a model: the indices of the rows, the padded rows, and their lengths.
 
     `progress` is called with the number of finished rows when the next batch is requested.
     """
     device = model.device
+    vocab_size = getattr(model.config, "source_vocab_size", None) or model.config.vocab_size
+    max_positions = model.max_source_positions if isinstance(model, Seq2SeqLM) else model.max_positions
     budget = BATCH_TOKENS.get(device.type, 2048)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     if order and (count := len(rows[order[-1]])) > MAX_TOKENS:
         raise UserError(
-            f"A text has {count:,} tokens, and an encoder takes at most {MAX_TOKENS:,}; split it into several lines."
+            f"A text has {count:,} tokens, and at most {MAX_TOKENS:,} are read at once; split it into several lines."
         )
     first = 0
     while first < len(order):
@@ -132,10 +140,10 @@ def length_batches(
             last += 1
         numbers = order[first:last]
         longest = max(1, len(rows[numbers[-1]]))
-        check_length(longest, model.max_positions)
+        check_length(longest, max_positions)
         padded = torch.tensor([[*rows[number], *[0] * (longest - len(rows[number]))] for number in numbers])
         lengths = torch.tensor([len(rows[number]) for number in numbers])
-        yield numbers, check_ids(padded, model.config.vocab_size).to(device), lengths.to(device)
+        yield numbers, check_ids(padded, vocab_size).to(device), lengths.to(device)
         first = last
         if progress is not None:
             progress(first)

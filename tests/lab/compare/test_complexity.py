@@ -16,6 +16,7 @@ SMALL: dict[str, Any] = {
     "convolutional-lm": sample("convolutional-lm", width=8, layers=3, kernel=3, dilations=(1, 2)),
     "bytenet": sample("bytenet", width=8, dilations=(1, 2), encoder_sets=1, decoder_sets=2),
     "recurrent-lm": sample("recurrent-lm", width=8, layers=1),
+    "bidirectional-lm": sample("bidirectional-lm", width=8, layers=1),
     "language-model": language_model(),
 }
 

@@ -11,6 +11,10 @@ from tests.model.small_models import VOCAB_SIZE, ids
 
 SPECIAL = {"pad": 0, "bos": 1, "eos": 2}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "bidirectional-lm": {
+        "LSTM": {"width": 8, "layers": 2},
+        "GRU": {"cell": "gru", "width": 6, "layers": 1, "tie_weights": False},
+    },
     "bytenet": {
         "plain": {"width": 8, "dilations": (1, 2), "encoder_sets": 1, "decoder_sets": 1},
         "two vocabularies": {"width": 6, "dilations": (2,), "length_offset": 1, "source_vocab_size": 9}

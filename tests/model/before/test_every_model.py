@@ -40,7 +40,9 @@ def test_every_parameter_receives_a_gradient(config):
     model = build(config)
     if not list(model.parameters()):
         pytest.skip("it is estimated by counting")
-    logits = model(*inputs(config))
+    *source, target = inputs(config)
+    following = {"following": target} if getattr(model, "is_bidirectional", False) else {}
+    logits = model(*source, target, **following)
     (logits * torch.randn_like(logits)).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name

@@ -26,6 +26,7 @@ NARROW: dict[str, Any] = {"width": 32, "dropout": 0.0}
 RECURRENT = NARROW | {"hidden": 32}
 LUONG = {"kind": "luong"}
 SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "bidirectional-lm": [NARROW | {"layers": 1}],
     "bytenet": [NARROW | {"dilations": (1, 2), "encoder_sets": 1, "decoder_sets": 1}],
     "context": [
         NARROW | {"hidden": 64, "max_length": 8, "mixing": mixing}

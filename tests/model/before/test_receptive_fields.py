@@ -28,6 +28,7 @@ CAUSAL: list[tuple[str, dict[str, Any], int | None]] = [
     ("ngram", {"order": 1}, 0),
     ("ngram", {"order": 2}, 1),
     ("ngram", {"order": 4}, 3),
+    ("bidirectional-lm", {"width": 8, "layers": 2}, ALL),
     ("recurrent-lm", {"width": 8, "layers": 1}, ALL),
     ("recurrent-lm", {"width": 8, "layers": 2, "cell": "gru"}, ALL),
     ("window-lm", {"window": 1, "width": 8, "hidden": 12}, 1),

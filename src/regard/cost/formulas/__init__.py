@@ -12,7 +12,14 @@ from regard.cost.formulas.convolutional import bytenet, convolutional, convoluti
 from regard.cost.formulas.fixed_window import context, dnn1, dnn2, window
 from regard.cost.formulas.ngram import entries, entry_bytes, full_table, full_table_power, ngram
 from regard.cost.formulas.parts import Formula
-from regard.cost.formulas.recurrent import deep_att, gnmt, recurrent, recurrent_attention, recurrent_lm
+from regard.cost.formulas.recurrent import (
+    bidirectional_lm,
+    deep_att,
+    gnmt,
+    recurrent,
+    recurrent_attention,
+    recurrent_lm,
+)
 from regard.cost.formulas.transformer import encoder, encoder_decoder, language_model, vision
 from regard.model import AnyModelConfig
 
@@ -24,6 +31,7 @@ _FORMULAS: dict[str, Callable[[Any], Formula | None]] = {
     "context": context,
     "recurrent": recurrent,
     "recurrent-lm": recurrent_lm,
+    "bidirectional-lm": bidirectional_lm,
     "recurrent-attention": recurrent_attention,
     "gnmt": gnmt,
     "deep-att": deep_att,

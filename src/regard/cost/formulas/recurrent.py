@@ -3,6 +3,7 @@
 With attention there are n·m·d more, and the state also holds the encoded source.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from regard.cost.expression import Expression, Size, symbol
@@ -24,15 +25,23 @@ from regard.cost.formulas.parts import (
     vocabularies,
 )
 from regard.model.before.recurrent.attention_scores import RecurrentAttentionConfig
+from regard.model.before.recurrent.bidirectional_lm import BidirectionalLMConfig
 from regard.model.before.recurrent.decoders import BahdanauConfig
 from regard.model.before.recurrent.deep_att import DeepAttConfig
 from regard.model.before.recurrent.encoder_decoder import RecurrentConfig
 from regard.model.before.recurrent.encoder_decoder_with_attention import RecurrentAttentionModelConfig
 from regard.model.before.recurrent.gnmt import GnmtConfig
-from regard.model.before.recurrent.language_model import RecurrentLMConfig
+from regard.model.before.recurrent.language_model import RecurrentLMSettings
 
 
-def recurrent_lm(config: RecurrentLMConfig) -> Formula:
+def bidirectional_lm(config: BidirectionalLMConfig) -> Formula:
+    """Both directions, as in training; only the forward one has a state, because it alone continues texts."""
+    forward = recurrent_lm(config)
+    backward = _layer_parameters(config.cell, d, d) * config.layers
+    return replace(forward, target=forward.target * 2, parameters=forward.parameters + backward)
+
+
+def recurrent_lm(config: RecurrentLMSettings) -> Formula:
     cell, layers = config.cell, config.layers
     layer = _layer(cell, n, d, d)
     return Formula(

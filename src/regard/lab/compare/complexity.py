@@ -98,6 +98,7 @@ _TABLE = {
     "dnn2": _FIXED_LENGTH,
     "context": _FIXED_LENGTH,
     "recurrent-lm": _RECURRENT,
+    "bidirectional-lm": _RECURRENT,
     "recurrent": _RECURRENT,
     "recurrent-attention": _RECURRENT_ATTENTION,
     "gnmt": _RECURRENT_ATTENTION,

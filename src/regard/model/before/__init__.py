@@ -15,6 +15,7 @@ from regard.model.before.fixed_window.dnn1 import DNN1Config
 from regard.model.before.fixed_window.dnn2 import DNN2Config
 from regard.model.before.fixed_window.window import WindowLMConfig
 from regard.model.before.ngram.model import NgramConfig
+from regard.model.before.recurrent.bidirectional_lm import BidirectionalLMConfig
 from regard.model.before.recurrent.deep_att import DeepAttConfig
 from regard.model.before.recurrent.encoder_decoder import RecurrentConfig
 from regard.model.before.recurrent.encoder_decoder_with_attention import RecurrentAttentionModelConfig
@@ -24,6 +25,7 @@ from regard.model.before.state import RecurrentState
 from regard.model.before.word_vectors.config import CbowConfig, GloveConfig, SkipGramConfig, StaticVectorsConfig
 
 CAUSAL_MODELS: dict[str, type[CausalLMConfig]] = {
+    "bidirectional-lm": BidirectionalLMConfig,
     "convolutional-lm": ConvolutionalLMConfig,
     "ngram": NgramConfig,
     "recurrent-lm": RecurrentLMConfig,

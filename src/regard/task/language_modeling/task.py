@@ -125,6 +125,10 @@ class LanguageModelingTask:
     def loss(self, forward: Forward, batch: RowBatch) -> Loss:
         """Teacher forcing: each token is predicted from the true tokens before it."""
         config = self.recipe.train.loss
+        if self.model.is_bidirectional:
+            logits = logits_of_both_directions(forward, batch, config.passes)
+            both = in_both_directions(batch)
+            return training_loss(logits, both.targets, both.lengths, config)
         return add_aux_loss(
             self.model,
             lambda: training_loss(
@@ -133,6 +137,14 @@ class LanguageModelingTask:
         )
 
     def nll(self, forward: Forward, batch: RowBatch) -> Loss:
+        """Of a model of both directions, the predictions of both count."""
+        if self.model.is_bidirectional:
+            smoothing, both = self.recipe.train.loss.label_smoothing, in_both_directions(batch)
+            return cross_entropy(logits_of_both_directions(forward, batch), both.targets, both.lengths, smoothing)
+        return self._forward_nll(forward, batch)
+
+    def _forward_nll(self, forward: Forward, batch: RowBatch) -> Loss:
+        """The loss of each token given those before it."""
         smoothing = self.recipe.train.loss.label_smoothing
         return cross_entropy(_logits(forward, batch), batch.targets, batch.lengths, smoothing)
 
@@ -157,7 +169,7 @@ class LanguageModelingTask:
         nats = tokens = 0.0
         for index, batch in enumerate(counted(self._batches(text), "Computing perplexity", "batches")):
             if index % self.process_group.size == self.process_group.rank:
-                loss = self.nll(forward, batch.to(self.model.device))
+                loss = self._forward_nll(forward, batch.to(self.model.device))
                 nats, tokens = nats + float(loss.nll), tokens + float(loss.count)
         nats, tokens = self.process_group.all_reduce([nats, tokens])
         scored_bytes = text.counts.bytes - len(text.unpredicted.encode())
@@ -185,6 +197,33 @@ def _logits(forward: Forward, batch: RowBatch) -> Tensor:
     if batch.documents is None:
         return forward(batch.tokens)
     return forward(batch.tokens, lengths=batch.lengths, documents=batch.documents)
+
+
+def in_both_directions(batch: RowBatch) -> RowBatch:
+    """The rows, and below them the same rows with tokens and targets exchanged.
+
+    The targets are the tokens one place further, so that each of them predicts a token from what follows it.
+    """
+    tokens, targets = batch.tokens, batch.targets.clamp(min=0)
+    return replace(
+        batch,
+        tokens=torch.cat((tokens, targets)),
+        targets=torch.cat((batch.targets, tokens)),
+        lengths=batch.lengths.repeat(2),
+        count=2 * batch.count,
+    )
+
+
+def logits_of_both_directions(forward: Forward, batch: RowBatch, passes: int = 1) -> Tensor:
+    """The logits of the rows of `in_both_directions`, one pass after another.  # (passes · 2 · rows, …)
+
+    The gradient of a step is that of the sum of both directions' losses (Peters et al. 2018, §3.1).
+    """
+    rows = batch.repeated(passes)
+    following = rows.targets.clamp(min=0)
+    logits: Tensor = forward(rows.tokens, lengths=rows.lengths, documents=rows.documents, following=following)
+    by_pass: Tensor = logits.unflatten(0, (2, passes, -1)).transpose(0, 1).flatten(0, 2)
+    return by_pass
 
 
 def _tokenizer_and_model(

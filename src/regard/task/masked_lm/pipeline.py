@@ -5,7 +5,8 @@ a word and tokens that continue one (## in WordPiece), and a mask is only filled
 or at the beginning of a text with a token that begins a word, directly after a letter with one that continues it. So
 the filled text consists of whole words; a word that is not a token of the vocabulary needs several tokens.
 
-The pipeline also gives contextual word vectors: one vector for each word of a text, which depends on all others.
+The pipeline also gives contextual word vectors: one vector for each word of a text, which depends on all others
+(`task/contextual_vectors/`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +21,10 @@ from tokenizers import models
 from torch import Tensor
 
 from regard.data.batching.masking import word_starts
-from regard.data.text.treebank_tokenizer import treebank_tokenize
 from regard.errors import UserError, suggest_keywords
 from regard.model import MaskedLMHeadConfig
 from regard.run import LoadedModel
+from regard.task.contextual_vectors.model import TextVectors, pool_words, tokenize_words
 from regard.task.pipeline import Pipeline
 from regard.task.text_encoder import encoder_and_tokenizer, length_batches, not_a_text_encoder, surrounding_tokens
 
@@ -39,13 +40,6 @@ class Guess(NamedTuple):
 
     text: str
     probability: float
-
-
-class WordVectors(NamedTuple):
-    """The words of a text, and a vector for each."""
-
-    words: tuple[str, ...]
-    vectors: Tensor  # (words, width)
 
 
 class MaskedRow(NamedTuple):
@@ -184,17 +178,21 @@ class FillMask(Pipeline):
         first, *rest = text.split(MASK)
         return first + "".join(best.text + part for (best, *_), part in zip(guesses, rest, strict=True))
 
-    def vectors(self, text: str, *, layer: int | None = None) -> WordVectors:
+    def vectors(self, text: str, *, layer: int | None = None) -> TextVectors:
         """Contextual word vectors: for each word of a text the mean of its tokens' hidden states.
 
         They are those of the last layer, or of `layer`: 1 is the first, 0 is the input of the first.
         """
-        return self._by_word(text, lambda ids: self._hidden_states(ids, layer))
+        found: TextVectors = self.contextual_vectors(text, layer=layer)
+        return found
 
-    def static_vectors(self, text: str) -> WordVectors:
+    def static_vectors(self, text: str) -> TextVectors:
         """Word vectors from the embedding table, which do not depend on the context."""
+        words, ids, tokens = tokenize_words(self.tokenizer, text)
         table = self.encoder.embed_tokens.weight.detach()
-        return self._by_word(text, lambda ids: table[torch.tensor(ids, device=table.device)].float())
+        return TextVectors(
+            words, pool_words(table[torch.tensor(ids, device=table.device)].float(), tokens, "mean").cpu()
+        )
 
     def _initial_hypotheses(self, number: int, row: MaskedRow) -> list["_Hypothesis"]:
         """The masks of a row, none of them filled yet."""
@@ -294,43 +292,6 @@ class FillMask(Pipeline):
         word_initial = torch.zeros_like(self._allowed)
         word_initial[: len(starts)] = torch.from_numpy(starts)
         return word_initial
-
-    @torch.no_grad()
-    def _hidden_states(self, ids: list[int], layer: int | None) -> Tensor:
-        """The hidden states of a text's tokens.  # (tokens, width)"""
-        prefix, suffix = self.surrounding
-        row = torch.tensor([[*prefix, *ids, *suffix]], device=self.encoder.device)
-        layers = self.encoder.encoder.layers
-        if layer is not None and not 0 <= layer <= len(layers):
-            raise UserError(f"There is no layer {layer}; this model has layers 1 to {len(layers)}, and 0 is the input.")
-        captured: list[Tensor] = []
-        if layer is None:
-            captured.append(self.encoder.encode(row))
-        else:
-            hook = (
-                layers[layer - 1].register_forward_hook(lambda module, inputs, output: captured.append(output))
-                if layer
-                else layers[0].register_forward_pre_hook(lambda module, inputs: captured.append(inputs[0]))
-            )
-            try:
-                self.encoder.encode(row)
-            finally:
-                hook.remove()
-        return captured[0][0, len(prefix) : len(prefix) + len(ids)].float()
-
-    def _by_word(self, text: str, vectors: Callable[[list[int]], Tensor]) -> WordVectors:
-        words = treebank_tokenize(text)
-        if not words:
-            raise UserError("The text has no words; give a sentence.")
-        ids, offsets = self.tokenizer.encode_with_offsets(text)
-        token_vectors, end_of_word = vectors(ids), 0
-        word_vectors = []
-        for word in words:
-            first = text.index(word, end_of_word)
-            end_of_word = first + len(word)
-            tokens = [number for number, (begin, end) in enumerate(offsets) if begin < end_of_word and end > first]
-            word_vectors.append(token_vectors[tokens].mean(dim=0))
-        return WordVectors(tuple(words), torch.stack(word_vectors).cpu())
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from regard.data.tokenizers.training import TokenizerConfig
 from regard.decode import DecodeConfig
 from regard.errors import UserError
 from regard.model import CAUSAL_MODELS, SEQ2SEQ_MODELS, EncoderDecoderConfig, GenerativeConfig
+from regard.model.before.recurrent.bidirectional_lm import BidirectionalLMConfig
 from regard.score import TranslationScore
 from regard.task.base import SPECIAL_IDS, Recipe
 from regard.task.held_out import HELD_OUT, DevSize
@@ -127,7 +128,13 @@ class TranslationRecipe(Recipe):
         if source_vocab_size is not None:
             problem = "a language model has one vocabulary for both languages: set tokenizer.shared to true."
             raise ConfigError("model.kind", problem)
-        return self.read_model_kind(CAUSAL_MODELS, "language-model", vocab_size=vocab_size, special_tokens=SPECIAL_IDS)
+        config = self.read_model_kind(
+            CAUSAL_MODELS, "language-model", vocab_size=vocab_size, special_tokens=SPECIAL_IDS
+        )
+        if isinstance(config, BidirectionalLMConfig):
+            problem = f"{config.kind!r} would only learn its forward direction from pairs; choose 'recurrent-lm'."
+            raise ConfigError("model.kind", problem)
+        return config
 
     def make_encoder_decoder_config(
         self, vocab_size: int, source_vocab_size: int | None = None

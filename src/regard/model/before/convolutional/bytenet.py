@@ -123,6 +123,18 @@ class ByteNet(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
+        *_, columns = self._layers(source, lengths)
+        batch = len(source)
+        rows = {str(number): block.convolution.empty_cache(batch) for number, block in enumerate(self.decoder)}
+        rows["position"] = torch.zeros(batch, dtype=torch.long, device=source.device)
+        return RecurrentState(rows, {"columns": columns}, lengths)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """As of every model. The columns past the last token are left out."""
+        return [columns[:, : tokens.shape[1]] for columns in self._layers(tokens, lengths)]
+
+    def _layers(self, source: Tensor, lengths: Tensor | None) -> list[Tensor]:
+        """The input and the output of every block; the last is projected to columns.  # (batch, columns, width) each"""
         batch, tokens = source.shape
         embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
         columns = math.ceil(tokens * self.config.length_ratio) + self.config.length_offset
@@ -135,14 +147,11 @@ class ByteNet(SequenceToSequence):
             # In double precision, as Python computes it above.
             extents = (lengths.double() * self.config.length_ratio).ceil() + self.config.length_offset  # (batch,)
             mask = position < extents[:, None]
-        x = self.dropout(x)
+        found = [self.dropout(x)]
         for block in self.encoder:
-            x = block.centered(x, mask)
-        x = self.column_proj(self.encoder_norm(x).relu())
-        x = x if mask is None else x.masked_fill(~mask[..., None], 0)
-        rows = {str(number): block.convolution.empty_cache(batch) for number, block in enumerate(self.decoder)}
-        rows["position"] = torch.zeros(batch, dtype=torch.long, device=source.device)
-        return RecurrentState(rows, {"columns": x}, lengths)
+            found.append(block.centered(found[-1], mask))
+        last = self.column_proj(self.encoder_norm(found[-1]).relu())
+        return [*found[:-1], last if mask is None else last.masked_fill(~mask[..., None], 0)]
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
         position = state.rows["position"]

@@ -78,11 +78,18 @@ class ConvolutionalEncoder(nn.Module):
 
     def forward(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """embedded: # (batch, tokens, width); mask: # (batch, tokens); gives (batch, tokens, width)"""
-        x = self.in_proj(embedded)  # (batch, tokens, channels)
+        return self.hidden_states(embedded, mask)[-1]
+
+    def hidden_states(self, embedded: Tensor, mask: Tensor | None) -> list[Tensor]:
+        """The output of every layer; the last is projected to (batch, tokens, width).
+
+        embedded: # (batch, tokens, width); mask: # (batch, tokens); gives (batch, tokens, channels) each
+        """
+        found = [self.in_proj(embedded)]
         for convolution in self.convolutions:
-            x = (convolution.centered(self.dropout(x), mask) + x) * _HALF
-        output: Tensor = self.out_proj(x)
-        return output
+            x = found[-1]
+            found.append((convolution.centered(self.dropout(x), mask) + x) * _HALF)
+        return [*found[1:-1], self.out_proj(found[-1])]
 
 
 class ConvolutionalAttention(AlignmentModule):
@@ -169,14 +176,20 @@ class Convolutional(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
-        positions = torch.arange(source.shape[1], device=source.device)[None]
-        embedded = self.dropout(embed_tokens(source) + self.source_embed_positions.encode(positions, lengths))
-        mask = None if lengths is None else positions < lengths[:, None]
-        encoded = scale_gradient(self.encoder(embedded, mask), 1 / (2 * len(self.layers)))  # (batch, tokens, width)
+        embedded, *_, encoded = self.hidden_states(source, lengths)
+        encoded = scale_gradient(encoded, 1 / (2 * len(self.layers)))  # (batch, tokens, width)
         rows = {str(number): layer.convolution.empty_cache(len(source)) for number, layer in enumerate(self.layers)}
         rows["position"] = torch.zeros(len(source), dtype=torch.long, device=source.device)
         return RecurrentState(rows, {"key": encoded, "value": (encoded + embedded) * _HALF}, lengths)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        embed_tokens = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        embedded = self.dropout(embed_tokens(tokens) + self.source_embed_positions.encode(positions, lengths))
+        return [
+            embedded,
+            *self.encoder.hidden_states(embedded, None if lengths is None else positions < lengths[:, None]),
+        ]
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
         positions = state.rows["position"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)

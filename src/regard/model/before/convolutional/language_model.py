@@ -72,14 +72,24 @@ class ConvolutionalLM(CausalSequenceModel):
         return RecurrentState({str(number): each.empty_cache(rows) for number, each in enumerate(self.convolutions)})
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
-        x = self.in_proj(self.dropout(self.embed_tokens(tokens)))  # (rows, tokens, channels)
-        rows: dict[str, Tensor] = {}
-        for number, convolution in enumerate(self.convolutions):
-            convolved, rows[str(number)] = convolution.causal(self.dropout(x), state.rows[str(number)])
-            x = (convolved + x) * 0.5**0.5
-        state.rows = rows
-        x = self.dropout(self.out_proj(x))  # (rows, tokens, width)
+        *_, x = self._layers(tokens, state)
+        x = self.dropout(x)  # (rows, tokens, width)
         if self.lm_head is None:
             return self.embed_tokens.logits(x, self.lm_head_bias)
         logits: Tensor = self.lm_head(x)
         return logits
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        return self._layers(tokens, self.initial_state(len(tokens)))
+
+    def _layers(self, tokens: Tensor, state: RecurrentState) -> list[Tensor]:
+        """The embeddings, and the output of every layer; the last is projected. The state is updated in place."""
+        found = [self.dropout(self.embed_tokens(tokens))]  # (rows, tokens, width)
+        x = self.in_proj(found[0])  # (rows, tokens, channels)
+        rows: dict[str, Tensor] = {}
+        for number, convolution in enumerate(self.convolutions):
+            convolved, rows[str(number)] = convolution.causal(self.dropout(x), state.rows[str(number)])
+            x = (convolved + x) * 0.5**0.5
+            found.append(x)
+        state.rows = rows
+        return [*found[:-1], self.out_proj(x)]

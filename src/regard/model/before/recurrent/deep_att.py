@@ -79,19 +79,7 @@ class DeepAtt(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embedded = self._embed(
-            self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens, source
-        )
-        tops = []
-        for column in self.columns:
-            x = embedded
-            assert isinstance(column, nn.ModuleList)
-            for layer in column:
-                assert isinstance(layer, RecurrentLayer)
-                h, _ = layer(x, lengths=lengths)
-                x = self._pass_on(layer, x, h)
-            tops.append(x)
-        memory = self.memory_proj(torch.cat(tops, dim=-1))  # (batch, tokens, hidden)
+        memory = self.hidden_states(source, lengths)[-1]  # (batch, tokens, hidden)
         layers = (self.decoder_bottom.layer, *self.decoder_layers)
         first = [layer.zero_state(source.shape[0]) for layer in layers if isinstance(layer, RecurrentLayer)]
         return RecurrentState(pack_states(first), self.decoder_bottom.attention.memory(memory), lengths)
@@ -110,6 +98,23 @@ class DeepAtt(SequenceToSequence):
         state.rows = pack_states(after)
         x = self.output_proj(x)
         return (self.embed_tokens if self.lm_head is None else self.lm_head).logits(x, self.lm_head_bias)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """As of every model. A layer has the outputs of both columns; the last is projected to what is attended to."""
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        embedded = self._embed(embed, tokens)
+        columns = []
+        for column in self.columns:
+            x, outputs = embedded, []
+            assert isinstance(column, nn.ModuleList)
+            for layer in column:
+                assert isinstance(layer, RecurrentLayer)
+                h, _ = layer(x, lengths=lengths)
+                x = self._pass_on(layer, x, h)
+                outputs.append(x)
+            columns.append(outputs)
+        *lower, top = [torch.cat(pair, dim=-1) for pair in zip(*columns, strict=True)]
+        return [embedded, *lower, self.memory_proj(top)]
 
     def _pass_on(self, layer: RecurrentLayer, x: Tensor, h: Tensor) -> Tensor:
         """[half of f; h], the input of the next layer; f is what the layer's input adds to its gates.

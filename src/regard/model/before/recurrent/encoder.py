@@ -15,6 +15,8 @@ class Encoded(NamedTuple):
     """The top layer's output.  # (batch, tokens, width)"""
     states: list[State]
     """The last state of each layer. Those of two directions are concatenated."""
+    layers: list[Tensor]
+    """The input and the output of every layer.  # (batch, tokens, width) each"""
 
 
 class RecurrentEncoder(nn.Module):
@@ -43,10 +45,12 @@ class RecurrentEncoder(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Encoded:
         """x: # (batch, tokens, inputs); lengths: # (batch,)"""
         states: list[State] = []
+        outputs = [x]
         for number, layer in enumerate(self.layers):
             if number == 1 and self.experts is not None:
                 x = self.experts(x, lengths)
             x, state = layer(x, lengths=lengths)
             x = self.dropout(x)
             states.append(state)
-        return Encoded(x, states)
+            outputs.append(x)
+        return Encoded(x, states, outputs)

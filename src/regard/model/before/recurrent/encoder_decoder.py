@@ -128,15 +128,24 @@ class RecurrentEncoderDecoder(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        if self.config.reverse_source:
-            source = reverse_rows(source, lengths)
-        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
-        return RecurrentState(pack_states(self.decoder.start(self.encoder(self._embed(embed, source), lengths))))
+        return RecurrentState(pack_states(self.decoder.start(self._read(source, lengths))))
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        layers = self._read(tokens, lengths).layers
+        return [reverse_rows(layer, lengths) for layer in layers] if self.config.reverse_source else layers
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
         x, states = self.decoder(self._embed(self.embed_tokens, tokens), unpack_states(state.rows))
         state.rows = pack_states(states)
         return (self.embed_tokens if self.lm_head is None else self.lm_head).logits(x, self.lm_head_bias)
+
+    def _read(self, source: Tensor, lengths: Tensor | None) -> Encoded:
+        """source: # (batch, tokens); read from its end if the model does so"""
+        if self.config.reverse_source:
+            source = reverse_rows(source, lengths)
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        encoded: Encoded = self.encoder(self._embed(embed, source), lengths)
+        return encoded
 
     def _embed(self, embed: TokenEmbedding, tokens: Tensor) -> Tensor:
         x: Tensor = self.dropout(embed(tokens) * self.config.width**0.5)  # (rows, tokens, width)

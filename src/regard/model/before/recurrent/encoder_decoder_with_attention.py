@@ -132,8 +132,7 @@ class RecurrentAttentionModel(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
-        encoded: Encoded = self.encoder(self._embed(embed, source), lengths)
+        encoded = self._read(source, lengths)
         memory = self.decoder.attention.memory(encoded.output)
         return RecurrentState(pack_states(self.decoder.start(encoded)), memory, lengths)
 
@@ -143,6 +142,15 @@ class RecurrentAttentionModel(SequenceToSequence):
         x, states = self.decoder(x, states, Source.of(state), self._target_lengths(tokens), attention_hook)
         state.rows = pack_states(states)
         return (self.embed_tokens if self.lm_head is None else self.lm_head).logits(x, self.lm_head_bias)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        return self._read(tokens, lengths).layers
+
+    def _read(self, source: Tensor, lengths: Tensor | None) -> Encoded:
+        """source: # (batch, tokens)"""
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        encoded: Encoded = self.encoder(self._embed(embed, source), lengths)
+        return encoded
 
     def _embed(self, embed: TokenEmbedding, tokens: Tensor) -> Tensor:
         x: Tensor = self.dropout(embed(tokens) * self.config.width**0.5)  # (rows, tokens, width)

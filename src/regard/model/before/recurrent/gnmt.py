@@ -68,12 +68,7 @@ class Gnmt(SequenceToSequence):
     def encode(
         self, source: Tensor, lengths: Tensor | None = None, attention_hook: AttentionHook | None = None
     ) -> RecurrentState:
-        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
-        x, _ = self.encoder_bottom(self._embed(embed, source), lengths)
-        x = self.dropout(x)  # (batch, tokens, 2 · width)
-        for number, layer in enumerate(self.encoder_layers, start=1):
-            output, _ = layer(x, lengths=lengths)
-            x = self._add(x, output, number)
+        x = self.hidden_states(source, lengths)[-1]
         rows = source.shape[0]
         layers = (self.decoder_bottom.layer, *self.decoder_layers)
         first = [layer.zero_state(rows) for layer in layers if isinstance(layer, RecurrentLayer)]
@@ -90,6 +85,16 @@ class Gnmt(SequenceToSequence):
             after.append(last)
         state.rows = pack_states(after)
         return (self.embed_tokens if self.lm_head is None else self.lm_head).logits(x, self.lm_head_bias)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        embed = self.embed_tokens if self.source_embed_tokens is None else self.source_embed_tokens
+        embedded = self._embed(embed, tokens)
+        x = self.dropout(self.encoder_bottom(embedded, lengths)[0])  # (batch, tokens, 2 · width)
+        found = [embedded, x]
+        for number, layer in enumerate(self.encoder_layers, start=1):
+            output, _ = layer(found[-1], lengths=lengths)
+            found.append(self._add(found[-1], output, number))
+        return found
 
     def _add(self, x: Tensor, output: Tensor, number: int) -> Tensor:
         """A layer's output with its residual connection, if it has one."""

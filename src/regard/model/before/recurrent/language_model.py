@@ -12,10 +12,9 @@ from regard.model.before.state import RecurrentState
 from regard.model.embedding import TokenEmbedding
 
 
-class RecurrentLMConfig(CausalLMConfig):
-    """A recurrent language model."""
+class RecurrentLMSettings(CausalLMConfig):
+    """What recurrent language models of one direction and of both have in common."""
 
-    kind: Literal["recurrent-lm"] = "recurrent-lm"
     cell: Literal["lstm", "gru"] = "lstm"
     """The recurrent cell."""
     width: int = Field(default=512, ge=1, le=1_000_000)
@@ -27,6 +26,12 @@ class RecurrentLMConfig(CausalLMConfig):
     tie_weights: bool = True
     """Whether the token embedding is also the output projection (`lm_head`)."""
 
+
+class RecurrentLMConfig(RecurrentLMSettings):
+    """A recurrent language model."""
+
+    kind: Literal["recurrent-lm"] = "recurrent-lm"
+
     def build(self) -> "RecurrentLM":
         return RecurrentLM(self)
 
@@ -34,9 +39,9 @@ class RecurrentLMConfig(CausalLMConfig):
 class RecurrentLM(CausalSequenceModel):
     """Computes the logits of the next token from the state after the tokens so far."""
 
-    def __init__(self, config: RecurrentLMConfig) -> None:
+    def __init__(self, config: RecurrentLMSettings) -> None:
         super().__init__()
-        self.config: RecurrentLMConfig = config
+        self.config: RecurrentLMSettings = config
         self.embed_tokens = TokenEmbedding(config.vocab_size, config.width)
         self.layers = nn.ModuleList(
             RecurrentLayer(config.cell, config.width, config.width) for _ in range(config.layers)
@@ -55,7 +60,7 @@ class RecurrentLM(CausalSequenceModel):
         )
 
     def decode(self, tokens: Tensor, state: RecurrentState, attention_hook: AttentionHook | None = None) -> Tensor:
-        x = self.dropout(self.embed_tokens(tokens) * self.config.width**0.5)
+        x = self._embed(tokens)
         rows: dict[str, Tensor] = {}
         for number, layer in enumerate(self.layers):
             parts = 2 if self.config.cell == "lstm" else 1
@@ -63,4 +68,18 @@ class RecurrentLM(CausalSequenceModel):
             x = self.dropout(x)
             rows |= {f"{number}.{part}": tensor for part, tensor in enumerate(last)}
         state.rows = rows
+        return self._logits(x)
+
+    def hidden_states(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        found = [self._embed(tokens)]
+        for layer in self.layers:
+            found.append(self.dropout(layer(found[-1])[0]))
+        return found
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.dropout(self.embed_tokens(tokens) * self.config.width**0.5)  # (rows, tokens, width)
+        return x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """x: # (rows, tokens, width); gives (rows, tokens, vocabulary)"""
         return (self.embed_tokens if self.lm_head is None else self.lm_head).logits(x, self.lm_head_bias)

@@ -1,0 +1,1 @@
+"""Vectors of words in their sentence, vectors of sentences, and search by them, with any model of texts."""
