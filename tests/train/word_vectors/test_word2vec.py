@@ -209,3 +209,13 @@ def test_every_loss_finds_the_neighbors_of_the_definition(kind: str, loss: Any) 
     expected = [set(range(word // 3 * 3, word // 3 * 3 + 3)) - {word} for word in range(12)]
     found = sum(len(one & other) for one, other in zip(nearest(model), expected, strict=True))
     assert found >= 21  # of 24; a tree ties words of other groups to each other
+
+
+def test_without_numba_training_is_plain_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.train.word_vectors import word2vec
+
+    monkeypatch.setattr(word2vec, "has_numba", lambda: False)
+    messages: list[str] = []
+    engine = word2vec.word2vec_engine(small_model("cbow"), WORDS, COUNTS, ContextWindow(), messages.append)
+    assert isinstance(engine, PlainWord2Vec)
+    assert "numba is not installed" in messages[0]
