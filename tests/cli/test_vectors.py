@@ -114,7 +114,7 @@ def test_documents_are_scored_by_label(tmp_path: Path) -> None:
         (("map", "--skip", 6), "A map needs at least 3 words; found 1"),
         (("map", "king", "--file", FILE), "WORD and --file both name the words"),
         (("matrix",), "No words were given"),
-        (("compare", "nowhere.txt"), "nowhere.txt"),
+        (("compare", "nowhere.txt"), "nowhere.txt: there is no such file or model"),
     ],
 )
 def test_bad_question_is_refused_in_one_sentence(args: tuple[object, ...], problem: str) -> None:

@@ -30,6 +30,8 @@ def open_keyed_vectors(name: str | Path, side: Side = "source", log: Callable[[s
     path = find_model(name)
     if path.is_file():
         return open_word_vectors(path, log)
+    if not path.exists():
+        raise UserError(f"{name}: there is no such file or model; give a file of word vectors, a run folder, or en-tr.")
     info = recorded_task(name) if path.is_dir() else None
     if info is not None and info.name == TASK:
         from regard.task.auto import open_model
