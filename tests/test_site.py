@@ -58,7 +58,7 @@ def test_site_loads_nothing_from_the_network(site: Path) -> None:
     for path in site.rglob("*.html"):
         parser = ResourceParser()
         parser.feed(path.read_text(encoding="utf-8"))
-        assert parser.addresses
+        assert parser.addresses or "_downloads" in path.parts  # reports, which hold everything themselves
         assert not [address for address in parser.addresses if re.match(r"\w+:(?<!data:)|//", address)], path
     for path in site.rglob("*.css"):
         text = path.read_text(encoding="utf-8")

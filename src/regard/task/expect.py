@@ -13,6 +13,7 @@ METRICS = {
     "accuracy": ("accuracy", 1),
     "loss": ("loss", 3),
     "bits_per_byte": ("bits per byte", 3),
+    "spearman": ("Spearman", 3),
 }
 """The display name of each metric, and the decimals it is given with. Of several, the earliest counts most."""
 
@@ -32,6 +33,8 @@ class ExpectedScore(Config):
     """Labeled bracket F1 of a parser, in percent."""
     accuracy: float | None = Field(default=None, ge=0, le=100)
     """Accuracy in percent."""
+    spearman: float | None = Field(default=None, ge=-1, le=1)
+    """The rank correlation of word vectors' cosines with people's judgments of word pairs."""
     std: float | None = Field(default=None, ge=0, le=1e3)
     """The standard deviation over seeds of the first metric that is given."""
 

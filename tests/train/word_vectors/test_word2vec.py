@@ -216,6 +216,7 @@ def test_without_numba_training_is_plain_and_says_so(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(word2vec, "has_numba", lambda: False)
     messages: list[str] = []
-    engine = word2vec.word2vec_engine(small_model("cbow"), WORDS, COUNTS, ContextWindow(), messages.append)
+    model, device = small_model("cbow"), torch.device("cpu")
+    engine = word2vec.word2vec_engine(model, WORDS, COUNTS, ContextWindow(), device, messages.append)
     assert isinstance(engine, PlainWord2Vec)
     assert "numba is not installed" in messages[0]

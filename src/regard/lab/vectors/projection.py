@@ -65,10 +65,10 @@ def tsne(vectors: NDArray[np.floating], perplexity: float = 30.0, steps: int = 7
     with phase("Computing t-SNE", "steps", steps) as progress:
         for number in range(steps):
             exaggerated = number < _EXAGGERATED_STEPS
-            slope = gradient(points, exaggerated_p if exaggerated else p)
-            same = (slope > 0) == (step > 0)
+            grad = gradient(points, exaggerated_p if exaggerated else p)
+            same = (grad > 0) == (step > 0)
             gains = np.maximum(np.where(same, gains * 0.8, gains + 0.2), 0.01)
-            step = (0.5 if exaggerated else 0.8) * step - rate * gains * slope
+            step = (0.5 if exaggerated else 0.8) * step - rate * gains * grad
             points = points + step
             progress.update(number + 1)
     return Projection(points - points.mean(axis=0), divergence(points, p))
@@ -105,8 +105,8 @@ def gradient(points: Points, p: Points) -> Points:
     kernel = _kernel(points)
     forces = p - kernel / kernel.sum()
     forces *= kernel
-    slope: Points = 4 * (forces.sum(axis=1)[:, None] * points - forces @ points)
-    return slope
+    grad: Points = 4 * (forces.sum(axis=1)[:, None] * points - forces @ points)
+    return grad
 
 
 def _kernel(points: Points) -> Points:

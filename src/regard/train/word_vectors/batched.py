@@ -120,13 +120,13 @@ class BatchedEngine:
         weight = weight * is_real.view(groups, -1, 1)  # a random word that is the true one is left out
         loss = -(F.logsigmoid(score) * is_real).sum() - (F.logsigmoid(-scores) * weight).sum()
 
-        slope = torch.sigmoid(-score) * is_real  # −∂loss/∂score
-        slopes = -torch.sigmoid(scores) * weight
-        hidden_step = slope[:, None] * true + (slopes @ random).view(-1, width)
-        random_step = slopes.mT @ grouped  # (groups, shared, width)
+        grad = torch.sigmoid(-score) * is_real  # −∂loss/∂score
+        grads = -torch.sigmoid(scores) * weight
+        hidden_step = grad[:, None] * true + (grads @ random).view(-1, width)
+        random_step = grads.mT @ grouped  # (groups, shared, width)
 
         rows = torch.cat((batch.targets, negatives.reshape(-1)))
-        steps = torch.cat((slope[:, None] * hidden, random_step.view(-1, width)))
+        steps = torch.cat((grad[:, None] * hidden, random_step.view(-1, width)))
         self._add(outputs, rows, steps, torch.cat((is_real, weight.sum(dim=1).reshape(-1))), lr)
         # Each input takes the whole step, as in word2vec.c: of the mean, its share would be 1 / size of it.
         spread = (hidden_step[:, None] * batch.weights[:, :, None]).view(-1, width)

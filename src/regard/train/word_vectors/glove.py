@@ -62,8 +62,8 @@ def plain_adagrad(
         sums = (vector_sums[0][i], vector_sums[1][j], bias_sums[0][i : i + 1], bias_sums[1][j : j + 1])
         error = rows[0] @ rows[1] + rows[2][0] + rows[3][0] - target
         total += float(weight * error * error)
-        slope = lr * weight * error
-        steps = (slope * rows[1], slope * rows[0], slope, slope)
+        grad = lr * weight * error
+        steps = (grad * rows[1], grad * rows[0], grad, grad)
         for row, squares, step in zip(rows, sums, steps, strict=True):
             row -= step / np.sqrt(squares)
             squares += step * step

@@ -115,13 +115,13 @@ class PlainWord2Vec:
             decisions = list(self.decisions(word, random))
             outputs = [output for output, _ in decisions]
             scores = np.clip(self._outputs[outputs] @ hidden, -15, 15)
-            slopes = np.array([label for _, label in decisions], dtype=np.float32) - 1 / (1 + np.exp(-scores))
+            grads = np.array([label for _, label in decisions], dtype=np.float32) - 1 / (1 + np.exp(-scores))
             error = np.zeros_like(hidden)
-            for output, slope in zip(outputs, slopes * lr, strict=True):
-                error += slope * self._outputs[output]
-                self._outputs[output] += slope * hidden
+            for output, grad in zip(outputs, grads * lr, strict=True):
+                error += grad * self._outputs[output]
+                self._outputs[output] += grad * hidden
             hidden, change = hidden + error, change + error
-            loss -= float(np.log1p(-np.abs(slopes.astype(np.float64))).sum())
+            loss -= float(np.log1p(-np.abs(grads.astype(np.float64))).sum())
         for row in rows:
             self._inputs[row] += change
         return loss

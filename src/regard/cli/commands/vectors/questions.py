@@ -157,7 +157,7 @@ def compare(
             write(_json(record | {"most_different": rows}))
             return
         write(f"{found.shared:,} words in common, {len(found.words):,} of them compared")
-        chance = f"by chance {found.chance:.2%}"
+        chance = f"expected at random {found.chance:.2%}"
         write(f"the same among the {found.neighbors} nearest neighbors: {found.overlap:.1%} ({chance})")
         write(f"cosine after rotation: {found.similarity:.3f}")
         for one in different:

@@ -49,8 +49,8 @@ def score_rows(typing: Any, table: Any, rows: Any, count: Any, vector: Any, scor
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def update_rows(typing: Any, table: Any, rows: Any, count: Any, slopes: Any, vector: Any, error: Any) -> Any:
-    """error = Σ slopes[t] · table[rows[t]], and then table[rows[t]] += slopes[t] · vector, for the first `count` rows.
+def update_rows(typing: Any, table: Any, rows: Any, count: Any, grads: Any, vector: Any, error: Any) -> Any:
+    """error = Σ grads[t] · table[rows[t]], and then table[rows[t]] += grads[t] · vector, for the first `count` rows.
 
     A row that is listed twice is updated after it has been added up for the first time.
     """
@@ -61,14 +61,14 @@ def update_rows(typing: Any, table: Any, rows: Any, count: Any, slopes: Any, vec
         with code.loop(code.vectors(4)) as block:
             total, values = code.variable(_FLOATS), code.load_vector(code.data(4), block)
             with code.loop(args[2]) as target:
-                row, slope = code.row(0, code.load(1, target)), code.broadcast(code.load(3, target))
+                row, grad = code.row(0, code.load(1, target)), code.broadcast(code.load(3, target))
                 old = code.load_vector(row, block)
-                builder.store(builder.call(fma, [slope, old, builder.load(total)]), total)
-                code.store_vector(builder.call(fma, [slope, values, old]), row, block)
+                builder.store(builder.call(fma, [grad, old, builder.load(total)]), total)
+                code.store_vector(builder.call(fma, [grad, values, old]), row, block)
             code.store_vector(builder.load(total), code.data(5), block)
         return context.get_dummy_value()
 
-    return types.void(table, rows, types.intp, slopes, vector, error), build
+    return types.void(table, rows, types.intp, grads, vector, error), build
 
 
 @intrinsic  # type: ignore[untyped-decorator]

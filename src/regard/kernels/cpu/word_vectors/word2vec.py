@@ -82,7 +82,7 @@ def train(
     inputs, outputs = tables
     sentence = np.empty(MAX_SENTENCE, np.int64)
     rows = np.empty(objective.max_targets, np.int64)
-    labels, slopes = np.empty(rows.shape[0], np.float32), np.empty(rows.shape[0], np.float32)
+    labels, grads = np.empty(rows.shape[0], np.float32), np.empty(rows.shape[0], np.float32)
     input_rows = np.empty(subwords.max_rows, np.int64)
     moving, both = np.empty((2, inputs.shape[1]), np.float32), np.arange(2)
     hidden, change, error = moving[0], moving[1], np.empty(inputs.shape[1], np.float32)
@@ -104,9 +104,9 @@ def train(
                 for other in range(first, last):
                     if sampling.cbow == (other == center):
                         targets, state = _list_targets(sentence[other], objective, rows, labels, state)
-                        score_rows(outputs, rows, targets, hidden, slopes)
-                        loss += _loss_and_slopes(slopes, labels, targets, lr)
-                        update_rows(outputs, rows, targets, slopes, hidden, error)
+                        score_rows(outputs, rows, targets, hidden, grads)
+                        loss += _loss_and_grads(grads, labels, targets, lr)
+                        update_rows(outputs, rows, targets, grads, hidden, error)
                         add_to_rows(moving, both, 2, error)
                         count += 1
                 add_to_rows(inputs, input_rows, parts, change)
@@ -181,7 +181,7 @@ def _add_rows(word: Any, subwords: Any, rows: Any, parts: Any) -> Any:
 
 
 @jit_inline
-def _loss_and_slopes(scores: Any, labels: Any, targets: Any, lr: Any) -> Any:
+def _loss_and_grads(scores: Any, labels: Any, targets: Any, lr: Any) -> Any:
     """The loss; scores become the negative gradients of the loss with respect to them, times the learning rate."""
     for target in range(targets):
         score = max(min(scores[target], _MAX_SCORE), -_MAX_SCORE)
