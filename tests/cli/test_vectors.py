@@ -57,6 +57,22 @@ def test_help_of_a_command_needs_no_model() -> None:
     assert "{MODEL} near [OPTIONS]" in done.out
 
 
+def test_a_word_has_one_static_vector_but_others_in_other_sentences(tmp_path: Path) -> None:
+    sentences = ("The king is old.", "the queen and the king")
+    static = json.loads(vectors("context", "king", *sentences, "--json").out)["cosines"]
+    assert static == [[pytest.approx(1)] * 2] * 2
+    args = ("vectors", "en-tr", "context", "king", *sentences)
+    (_, between), (other, _) = json.loads(command(*args, "--json").out)["cosines"]
+    assert between == other < 0.99
+    (_, embeddings), _ = json.loads(command(*args, "--layer", 0, "--json").out)["cosines"]
+    assert embeddings > between  # positions differ, the token does not
+    assert command(*args).out.splitlines()[1].endswith(f"1.0000\t{sentences[1]}")
+    assert command(*args, "--output", tmp_path / "king.svg").code == 0
+    assert "queen and the king" in (tmp_path / "king.svg").read_text(encoding="utf-8")
+    assert_refused(command("vectors", "en-tr", "context", "king", sentences[0]), "two sentences or more")
+    assert_refused(command("vectors", "en-tr", "context", "king", "no such", "word"), "'king' has no vector in 'no such'")
+
+
 @pytest.mark.parametrize("suffix", [".svg", ".html"])
 @pytest.mark.parametrize(
     "args",

@@ -37,6 +37,19 @@ def contextual_vectors(
     return [_static_words(keyed, treebank_tokenize(each) if isinstance(each, str) else each) for each in sentences]
 
 
+def occurrences(
+    pipeline: "Pipeline", word: str, sentences: Sequence[str], *, layer: int | None = None
+) -> list[tuple[str, Tensor]]:
+    """Each sentence once for every time that it has the word, in any letter case, with the word's vector there."""
+    found = []
+    for sentence, (words, vectors) in zip(sentences, contextual_vectors(pipeline, sentences, layer=layer), strict=True):
+        same = [vector for each, vector in zip(words, vectors, strict=True) if each.lower() == word.lower()]
+        if not same:
+            raise UserError(f"{word!r} has no vector in {sentence!r}; give sentences with this word.")
+        found += [(sentence, vector) for vector in same]
+    return found
+
+
 def sentence_vectors(
     pipeline: "Pipeline",
     texts: Sequence[str],

@@ -49,11 +49,11 @@ def bars(
     from regard.lab.vectors.bars import bars_picture
     from regard.lab.vectors.svg import html_page
 
-    _check_picture(output, words)
+    check_picture(output, words)
     keyed, given = context.obj.open(), read_words(words)
     if output is not None:
         picture = bars_picture(keyed, given)
-        _save(output, lambda: picture, lambda: html_page(", ".join(given), picture))
+        save_picture(output, lambda: picture, lambda: html_page(", ".join(given), picture))
         return
     for word in given:
         numbers = keyed[word].tolist()
@@ -80,13 +80,13 @@ def matrix(
     from regard.lab.vectors.matrix import attention_matrix, matrix_picture
     from regard.lab.vectors.svg import html_page
 
-    _check_picture(output, words)
+    check_picture(output, words)
     keyed, given = context.obj.open(), read_words(words)
     found = attention_matrix(keyed.similarities(given), softmax=softmax, causal=causal)
     title = ("Softmax of cosine similarity" if softmax else "Cosine similarity") + (", causal mask" if causal else "")
     if output is not None:
         picture = matrix_picture(given, found, title, causal=causal)
-        _save(output, lambda: picture, lambda: html_page(title, picture))
+        save_picture(output, lambda: picture, lambda: html_page(title, picture))
         return
     rows = [[None if number != number else round(number, 6) for number in row] for row in found.tolist()]
     if as_json:
@@ -120,7 +120,7 @@ def map_(
     """
     if words and file:
         raise UserError("WORD and --file both name the words; give one of the two.")
-    _check_picture(output, words or [""], file)
+    check_picture(output, words or [""], file)
     keyed = context.obj.open()
     pairs = _read_groups(file) if file else [(word, "") for word in words or keyed.words[skip : skip + count]]
     if len(pairs) < 3:
@@ -158,7 +158,7 @@ def documents(
 
     if data is not None and broad:
         raise UserError("--broad is about the Brown corpus; leave it out, or --data.")
-    _check_picture(output, [""], data)
+    check_picture(output, [""], data)
     keyed = context.obj.open()
     read = brown_documents(broad=broad) if data is None else labeled_documents(data)
     kept, means, known = document_vectors(keyed, read)
@@ -210,17 +210,17 @@ def _show_map(drawn: "VectorMap", output: Path | None, as_json: bool) -> None:
 def _save_map(drawn: "VectorMap", output: Path) -> None:
     from regard.lab.vectors.maps import map_html, map_svg
 
-    _save(output, lambda: map_svg(drawn), lambda: map_html(drawn))
+    save_picture(output, lambda: map_svg(drawn), lambda: map_html(drawn))
 
 
-def _check_picture(output: Path | None, words: list[str] | None, file: Path | None = None) -> None:
+def check_picture(output: Path | None, words: list[str] | None, file: Path | None = None) -> None:
     """Refuse a name that is neither .svg nor .html, and what cannot be read or written."""
     if output is not None and output.suffix not in (".svg", ".html"):
         raise UserError(f"{output}: the picture is written as .svg or .html; let the name end with one of these.")
     check_files(words, None, output, file)
 
 
-def _save(output: Path, svg: Callable[[], str], html: Callable[[], str]) -> None:
+def save_picture(output: Path, svg: Callable[[], str], html: Callable[[], str]) -> None:
     with open_output(output) as write:
         write((html if output.suffix == ".html" else svg)().rstrip("\n"))
 
