@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from regard.look.models.auto import load_traced_model
-from regard.serve.app import AppState, create_app
+from regard.serve.inspector.app import AppState, create_app
 
 ROOT = Path(__file__).parent.parent
 SENTENCE = "The cat ate the mouse."

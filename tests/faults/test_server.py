@@ -26,7 +26,7 @@ from regard.look.runs import list_runs, read_run_metrics
 from regard.look.schema import Job, RunRequest
 from regard.look.standalone import standalone_page
 from regard.look.trace import Trace, load_trace, max_pool, trace_from_bytes
-from regard.serve.app import AppState
+from regard.serve.inspector.app import AppState
 from regard.serve.guard import LocalOnlyMiddleware
 from regard.serve.worker import MAX_WAITING
 from tests.look.support import TEXT, autoregressive_model, request, save_run, task_models

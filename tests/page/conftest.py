@@ -23,7 +23,7 @@ from scripts.chromium import FLAGS, find_chromium
 
 from regard.look.models.auto import load_traced_model
 from regard.look.models.traced_model import TracedModel
-from regard.serve.app import AppState
+from regard.serve.inspector.app import AppState
 from regard.task.translation.pipeline import Translator
 from tests.page import reference
 from tests.page.forced_pass import ForcedPass, forced_pass

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, Route
 
 from regard.look.models.traced_model import TracedModel
 from regard.look.schema import RunRequest
-from regard.serve.app import AppState
+from regard.serve.inspector.app import AppState
 from tests.page.conftest import SENTENCE, ServerUrl, fresh_page, open_view, read, serving
 
 pytestmark = pytest.mark.start_early(9)

@@ -14,7 +14,7 @@ from regard.look.models.traced_model import TracedModel
 from regard.look.schema import RunRequest
 from regard.model import EncoderDecoderConfig
 from regard.run import LoadedModel
-from regard.serve.app import AppState
+from regard.serve.inspector.app import AppState
 from regard.task.translation.pipeline import Translator
 from tests.page.conftest import ServerUrl, fresh_page, read, serving
 

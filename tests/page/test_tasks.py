@@ -8,7 +8,7 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from regard.look.trace import Trace
-from regard.serve.app import AppState
+from regard.serve.inspector.app import AppState
 from tests.look.support import request, sample_image, task_models
 from tests.page.conftest import ServerUrl, fresh_page, read, serving
 

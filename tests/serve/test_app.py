@@ -17,7 +17,7 @@ from regard.look.positions.schemes import positions
 from regard.look.schema import Cell, Job, ModelSummary, ModuleBox, NodeAttention, Positions, RunMetrics, RunSummary
 from regard.look.schema import Trace as Header
 from regard.look.trace import Trace, max_pool
-from regard.serve.trace_store import TraceStore
+from regard.serve.inspector.trace_store import TraceStore
 from tests.look.support import TEXT, autoregressive_model, request, task_models
 from tests.serve.support import busy_model, check_refused, events, make_client, run, run_task
 
@@ -406,7 +406,7 @@ def test_internal_error_is_a_message(monkeypatch: pytest.MonkeyPatch, client: Te
     def broken(*args: object) -> None:
         raise RuntimeError("a wire came loose")
 
-    monkeypatch.setattr("regard.serve.app.draw_model", broken)
+    monkeypatch.setattr("regard.serve.inspector.app.draw_model", broken)
     check_refused(client.get("/api/models/small/diagram"), 500, "a wire came loose")
 
 
@@ -414,7 +414,7 @@ def test_run_stops_when_the_client_disconnects() -> None:
     """A client that leaves after the first token; a server in this process knows no connections."""
     import asyncio
 
-    from regard.serve.streaming import EventStream
+    from regard.serve.inspector.streaming import EventStream
     from regard.serve.worker import Worker
 
     stopped: list[bool] = []

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.look.trace import Trace
-from regard.serve.trace_store import EvictedError, NotFoundError, TraceStore
+from regard.serve.inspector.trace_store import EvictedError, NotFoundError, TraceStore
 from tests.look.support import request, task_models
 
 

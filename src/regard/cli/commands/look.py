@@ -125,8 +125,8 @@ def _serve(
 ) -> None:
     from urllib.parse import quote
 
-    from regard.serve.app import AppState
-    from regard.serve.hosting import run_server
+    from regard.serve.inspector.app import AppState
+    from regard.serve.inspector.hosting import run_server
 
     default = Path("runs")
     state = AppState(traced_models, runs if runs is not None else default if default.is_dir() else None)

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from regard.look.schema import DoneEvent, FailedEvent, RunEvent, TokenEvent
-from regard.serve.errors import error_message, error_status
+from regard.serve.inspector.errors import error_message, error_status
 from regard.serve.worker import Worker
 
 TraceFn = Callable[[Callable[[TokenEvent], None], Callable[[], bool]], str]

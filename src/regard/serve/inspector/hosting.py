@@ -1,6 +1,5 @@
 """Running the app on this machine's loopback address, where no other machine can reach it."""
 
-import errno
 import os
 import socket
 import sys
@@ -11,10 +10,8 @@ from collections.abc import Callable
 
 import uvicorn
 
-from regard.errors import UserError
-from regard.serve.app import AppState, create_app
-
-HOST = "127.0.0.1"
+from regard.serve.inspector.app import AppState, create_app
+from regard.serve.listening import LOOPBACK, bind
 
 
 def run_server(
@@ -30,8 +27,8 @@ def run_server(
 
     Without a `port`, the default one is used, or any free one if that is taken.
     """
-    listener = bind(port, default_port)
-    url = f"http://{HOST}:{listener.getsockname()[1]}/{fragment}"
+    listener = bind(LOOPBACK, port, default_port)
+    url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{fragment}"
     config = uvicorn.Config(
         create_app(state), log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2
     )
@@ -66,22 +63,6 @@ class PageServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.state.close()
         await super().shutdown(sockets)
-
-
-def bind(port: int | None, default_port: int) -> socket.socket:
-    """A listening socket on the loopback address."""
-    for number in (default_port, 0) if port is None else (port,):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, number))
-        except OSError as error:
-            listener.close()
-            if port is None and number == default_port and error.errno == errno.EADDRINUSE:
-                continue
-            raise UserError(f"Port {number} cannot be used ({error.strerror}); choose another with --port.") from None
-        return listener
-    raise AssertionError("port 0 always binds")
 
 
 def has_display() -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from regard.errors import UserError
 from regard.look.schema import HeadImportance, Job
-from regard.serve.trace_store import NotFoundError
+from regard.serve.inspector.trace_store import NotFoundError
 from regard.serve.worker import Worker
 
 MAX_JOBS = 100

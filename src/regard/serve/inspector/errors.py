@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect
 from regard.errors import UserError
 from regard.look.analysis.search_recorder import StoppedError
 from regard.look.runs import RunNotFoundError
-from regard.serve.jobs import BusyError
-from regard.serve.trace_store import EvictedError, NotFoundError
+from regard.serve.inspector.jobs import BusyError
+from regard.serve.inspector.trace_store import EvictedError, NotFoundError
 from regard.serve.worker import RETRY_SECONDS, OverloadedError
 
 MAX_MESSAGE = 500

@@ -1,0 +1,1 @@
+"""The server behind `regard look`: traces of running models, and the page that shows them."""
