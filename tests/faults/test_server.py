@@ -27,7 +27,7 @@ from regard.look.schema import Job, RunRequest
 from regard.look.standalone import standalone_page
 from regard.look.trace import Trace, load_trace, max_pool, trace_from_bytes
 from regard.serve.inspector.app import AppState
-from regard.serve.guard import LocalOnlyMiddleware
+from regard.serve.inspector.guard import LocalOnlyMiddleware
 from regard.serve.worker import MAX_WAITING
 from tests.look.support import TEXT, autoregressive_model, request, save_run, task_models
 from tests.serve.support import busy_model, check_refused, events, make_client, run, run_task, serving
@@ -125,13 +125,13 @@ def test_bodies_of_all_requests_together_are_limited(client: TestClient) -> None
     middleware: Any = client.app.build_middleware_stack()  # type: ignore[attr-defined]
     while not isinstance(middleware, LocalOnlyMiddleware):
         middleware = middleware.app
-    middleware.memory.used = middleware.memory.limit - 100  # as during a large upload
+    middleware.bodies.used = middleware.bodies.limit - 100  # as during a large upload
     other = TestClient(middleware, base_url=str(client.base_url))
     response = other.post("/api/traces", content=b"x" * 200)
     check_refused(response, 503, "busy with other large requests")
     assert response.headers["retry-after"].isdecimal()
     assert other.get("/api/models").status_code == 200
-    assert middleware.memory.used == middleware.memory.limit - 100  # a request returns what it took
+    assert middleware.bodies.used == middleware.bodies.limit - 100  # a request returns what it took
 
 
 # Runs of the model that fail
@@ -447,7 +447,7 @@ def test_slow_clients_do_not_block_others(server: Server) -> None:
 
 
 def test_request_that_is_never_completed_is_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.serve.guard.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("regard.serve.body_limits.BODY_SECONDS", 0.2)
     head = b"POST /api/models/small/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     with closing(server.open_socket(head + b"Content-Length: 999\r\n\r\n{")) as connection:
         assert b" 408 " in connection.recv(4096).split(b"\r\n")[0]

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from regard.look.models.traced_model import TracedModel
 from regard.serve.inspector.app import AppState, create_app
 from regard.serve.inspector.hosting import PageServer
-from regard.serve.page import StaticPage
 from regard.serve.inspector.trace_store import TraceStore
+from regard.serve.page import StaticPage
 from tests.look.support import request, task_models
 
 HOME = "http://127.0.0.1:8765"

@@ -4,7 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from regard.serve.inspector.app import MAX_RUN_BODY
-from regard.serve.guard import MAX_BODY
+from regard.serve.inspector.guard import MAX_BODY
 from tests.look.support import task_models
 from tests.serve.support import HOME, check_refused, make_client
 

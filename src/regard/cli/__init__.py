@@ -30,6 +30,7 @@ from regard.cli.commands import (
     recipes,
     score,
     search,
+    serve,
     settings,
     shortlist,
     tag,
@@ -74,6 +75,7 @@ app.command("classify")(classify.classify)
 app.command("score", short_help="Score a model on test sets, or on files of your own.")(score.score)
 app.command("search")(search.search)
 app.command("look")(look.look)
+app.command("serve")(serve.serve)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ GROUPS = {
         "shortlist",
         "dictionary",
     ),
+    "Serve": ("serve",),
     "Look inside": ("look", "vectors"),
     "Files": ("data", "cache", "import", "export"),
 }

@@ -11,7 +11,6 @@ from regard.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    from regard.data.tokenizers.tokenizer import TextTokenizer
     from regard.decode import Constraints, DecodeConfig
     from regard.task.backend import Backend
 
@@ -72,25 +71,6 @@ def announce_compilation(backend: "Backend[Any]", inputs: int) -> None:
         device = "GPU" if backend.on_cuda else "CPU"
         avoid = "" if backend.precision == "int8" else " (avoid it with --no-fused)"
         print(f"Compiling fused {device} kernels, once; this takes a few seconds{avoid}.", file=sys.stderr)
-
-
-def token_records(
-    tokenizer: "TextTokenizer",
-    tokens: tuple[int, ...],
-    logprobs: tuple[float, ...],
-    alternatives: tuple[tuple[tuple[int, float], ...], ...],
-) -> list[dict[str, Any]]:
-    """Every token with its text, log-probability and alternatives, for JSON. EOS has an empty text."""
-    records: list[dict[str, Any]] = []
-    for index, logprob in enumerate(logprobs):
-        text = tokenizer.decode([tokens[index]]) if index < len(tokens) else ""
-        record: dict[str, Any] = {"text": text, "logprob": round(logprob, 4)}
-        if alternatives:
-            record["alternatives"] = [
-                {"text": tokenizer.decode([token]), "logprob": round(other, 4)} for token, other in alternatives[index]
-            ]
-        records.append(record)
-    return records
 
 
 def check_engine(engine: Engine, processes: int | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -73,6 +73,15 @@ class BatchDecoderModel(DecoderModel[State], Protocol[State]):
         ...
 
 
+@runtime_checkable
+class RequestSearch(Protocol):
+    """A decoder model that is shared with others and batches all their requests itself, such as that of a server."""
+
+    def search_requests(
+        self, requests: Sequence["Request"], eos: int, progress: Callable[[int], None] | None
+    ) -> list[list[Hypothesis]]: ...
+
+
 _UNCONSTRAINED = Constraints()
 MAX_ALTERNATIVES = 1000
 """The most alternatives that can be reported for a token."""
@@ -116,10 +125,17 @@ class DecodeFuture:
     _hypotheses: list[Hypothesis] = field(default_factory=list)
     _error: Exception | None = None
     _done: threading.Event = field(default_factory=threading.Event)
+    _on_done: Callable[[], None] | None = None
 
     @property
     def done(self) -> bool:
         return self._done.is_set()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call a function once the result is there, in the thread that sets it; at once if it is there already."""
+        self._on_done = callback
+        if self.done:
+            self._call_back()
 
     def cancel(self) -> None:
         self.canceled = True
@@ -135,10 +151,17 @@ class DecodeFuture:
     def set_result(self, hypotheses: list[Hypothesis]) -> None:
         self._hypotheses = hypotheses
         self._done.set()
+        self._call_back()
 
     def set_exception(self, error: Exception) -> None:
         self._error = error
         self._done.set()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        callback, self._on_done = self._on_done, None  # whichever thread takes it calls it
+        if callback is not None:
+            callback()
 
 
 def search_all(
@@ -153,8 +176,11 @@ def search_all(
 ) -> list[list[Hypothesis]]:
     """The hypotheses found for each request, best first, by `search_batch` or another such function.
 
-    `progress` is called with the number of finished requests. Several `threads` work on one batch each.
+    `progress` is called with the number of finished requests. Several `threads` work on one batch each. A model that
+    batches requests itself (`RequestSearch`) gets them all.
     """
+    if isinstance(model, RequestSearch):
+        return model.search_requests(requests, eos, progress)
     found: list[list[Hypothesis]] = [[] for _ in requests]
     done = 0
 

@@ -7,7 +7,8 @@ that is finished returns its result at once and is free again. So no request wai
 An `Engine` has a batch group for every combination of settings (one for each of its threads) and takes a step in each.
 It allocates at most `max_cache_bytes` of KV cache: requests wait until there is room, and if a single group outgrows
 the budget, its longest output is cut. No output is longer than the engine's `max_length`, whatever its request allows.
-An error is reported to the future of the request that caused it, and to no other.
+An error while requests are admitted is reported to the future of the request that caused it, and to no other. An error
+in a step, such as running out of memory, ends the requests of its batch group; the other groups go on.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ class Engine(Generic[State]):
         """Admit waiting requests, take a step in every group and return results. False if nothing is left to do."""
         admitted = self._admit()
         for group in self.groups.values():
-            self._reserve(group)
+            try:
+                self._reserve(group)
+            except Exception as error:
+                group.fail(error)
         tasks = [(group, admitted.get(key, [])) for key, group in self.groups.items()]
         if self.threads > 1 and len(tasks) > 1:
             list(thread_pool(self.threads).map(_step_group, tasks))
@@ -106,6 +110,17 @@ class Engine(Generic[State]):
         """Bytes of KV cache allocated now."""
         return sum(group.cache_bytes() for group in self.groups.values())
 
+    def fail(self, error: Exception) -> None:
+        """End all requests with an error."""
+        with self._lock:
+            waiting = list(self.waiting)
+            self.waiting.clear()
+        for future in waiting:
+            future.set_exception(error)
+        for group in self.groups.values():
+            group.fail(error)
+        self.groups = {}
+
     def _admit(self) -> _Admitted:
         """Waiting requests that start now, in their order of arrival, by the group they are added to.
 
@@ -113,21 +128,27 @@ class Engine(Generic[State]):
         """
         admitted: _Admitted = {}
         with self._lock:
+            self._drop_canceled()
             if self.max_rows - self._active_rows() < min(len(self.waiting), self.max_rows // 8):
                 return admitted
             while self.waiting:
-                future = self.waiting[0]
-                if future.canceled:
-                    self.waiting.popleft().set_result([])
-                    continue
-                if not self._fits(future.request, admitted):
+                request = self.waiting[0].request
+                if not self._fits(request, admitted):
                     break
-                key = self._emptiest_group(future.request, admitted)
+                key = self._emptiest_group(request, admitted)
                 admitted.setdefault(key, []).append(self.waiting.popleft())
         for key, futures in admitted.items():
             if key not in self.groups:
                 self.groups[key] = BatchGroup(self.model, self.eos, futures[0].request)
         return admitted
+
+    def _drop_canceled(self) -> None:
+        """End canceled requests that still wait, wherever in the queue they are."""
+        if any(future.canceled for future in self.waiting):
+            for future in self.waiting:
+                if future.canceled:
+                    future.set_result([])
+            self.waiting = deque(future for future in self.waiting if not future.canceled)
 
     def _active_rows(self) -> int:
         return sum(group.beam_size * len(group.active) for group in self.groups.values())
@@ -170,9 +191,15 @@ class Engine(Generic[State]):
 @torch.inference_mode()
 def _step_group(task: tuple[BatchGroup[Any], list[DecodeFuture]]) -> None:
     group, admitted = task
-    if admitted:
-        group.add(admitted)
-    group.step()
+    try:
+        if admitted:
+            group.add(admitted)
+        group.step()
+    except Exception as error:
+        group.fail(error)
+        for future in admitted:
+            if not future.done:
+                future.set_exception(error)
 
 
 class BatchGroup(Generic[State]):
@@ -251,6 +278,14 @@ class BatchGroup(Generic[State]):
         self.strategy.stop(slot)
         self._finish(slot, self.strategy.results(slot))
         self._shrink(always=True)
+
+    def fail(self, error: Exception) -> None:
+        """End all requests with an error."""
+        for slot in self.active:
+            future = self.futures[slot]
+            assert future is not None
+            future.set_exception(error)
+        self.futures = []
 
     def release_graph(self) -> None:
         """Return the captured step to the model's graph pool."""

@@ -1,4 +1,4 @@
-"""The socket that a server listens on. It is made before any model is loaded, so that a port in use is found at once."""
+"""The socket that a server listens on, made before any model is loaded, so that a port in use is found at once."""
 
 import errno
 import ipaddress

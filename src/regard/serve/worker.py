@@ -45,6 +45,11 @@ class Worker:
         """The number of functions that wait for a thread."""
         return max(0, self._unfinished - self.threads)
 
+    @property
+    def unfinished(self) -> int:
+        """The number of functions that wait or run."""
+        return self._unfinished
+
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run a function when it is its turn. Its future can be canceled until then. A full queue is an error."""
         with self._lock:

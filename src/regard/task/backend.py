@@ -6,11 +6,12 @@ uses a fused decoder where it pays: for many inputs, or where its kernels have b
 """
 
 import copy
+from collections.abc import Generator
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 
-from regard.decode import BatchDecoderModel, DecodeConfig
+from regard.decode import BatchDecoderModel, DecodeConfig, Engine, Request
 from regard.errors import UserError
 from regard.fused import cpu_decoder, cuda_decoder
 from regard.fused.support import cpu_decoder_unsupported_reason, cuda_decoder_unsupported_reason
@@ -94,6 +95,20 @@ class Backend(Generic[AnyAutoregressive]):
         if key not in self._decoders:
             self._decoders[key] = self._make(fused=key[1])
         return self._decoders[key]
+
+    def stream(self, request: Request, eos: int) -> Generator[tuple[int, ...], None, None]:
+        """The tokens of an output while it is decoded: all so far after each step, and those of the result at last."""
+        engine = Engine(self.decoder_model(1), eos, max_rows=1, max_length=request.max_length)
+        received: list[tuple[int, ...]] = []
+        future = engine.submit(request, received.append)
+        try:
+            while engine.step():
+                yield from received
+                received.clear()
+            (best,) = future.result(0)
+            yield best.tokens
+        finally:
+            future.cancel()
 
     def _make(self, *, fused: bool) -> BatchDecoderModel[Any]:
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32

@@ -18,7 +18,6 @@ from regard.cli.decoding import (
     configure_backend,
     ctranslate2_device,
     decode_changes,
-    token_records,
 )
 from regard.cli.lines import check_files, pad_lines, partial_output_note, process_lines
 from regard.cli.options import (
@@ -258,16 +257,7 @@ def _stream(
 
 def _format(found: "list[GeneratedText]", count: int, as_json: bool, generator: "TextGenerator") -> list[str]:
     if as_json:
-        return [json.dumps(_record(one, generator), ensure_ascii=False) for one in found[:count]]
+        from regard.task.json_records import generation_record
+
+        return [json.dumps(generation_record(one, generator.tokenizer), ensure_ascii=False) for one in found[:count]]
     return pad_lines(((one.prompt + one.text).replace("\n", "\\n") for one in found), count)
-
-
-def _record(one: "GeneratedText", generator: "TextGenerator") -> dict[str, Any]:
-    return {
-        "prompt": one.prompt,
-        "text": one.text,
-        "logprob": round(one.logprob, 4),
-        "score": round(one.score, 4),
-        "tokens": token_records(generator.tokenizer, one.tokens, one.token_logprobs, one.alternatives),
-        "ended": one.ended,
-    }

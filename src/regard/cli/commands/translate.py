@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,6 @@ from regard.cli.decoding import (
     configure_backend,
     ctranslate2_device,
     decode_changes,
-    token_records,
 )
 from regard.cli.lines import check_files, pad_lines, partial_output_note, process_lines
 from regard.cli.options import (
@@ -276,25 +275,7 @@ def _use_dictionary(translator: "Translator", file: Path | None) -> None:
 
 def _format(one: "TranslatedText", nbest: int, as_json: bool, tokenizer: "TextTokenizer") -> list[str]:
     if as_json:
-        return [json.dumps(_record(one, nbest, tokenizer), ensure_ascii=False)]
+        from regard.task.json_records import translation_record
+
+        return [json.dumps(translation_record(one, nbest, tokenizer), ensure_ascii=False)]
     return pad_lines(one.texts, nbest)
-
-
-def _record(one: "TranslatedText", nbest: int, tokenizer: "TextTokenizer") -> dict[str, Any]:
-    sentences = [
-        {
-            "source": source,
-            "translations": [
-                {
-                    "text": each.text,
-                    "score": round(each.score, 4),
-                    "logprob": round(each.logprob, 4),
-                    "tokens": token_records(tokenizer, each.tokens, each.token_logprobs, each.alternatives),
-                    "ended": each.ended,
-                }
-                for each in found[:nbest]
-            ],
-        }
-        for source, found in one.sentences
-    ]
-    return {"source": one.source, "translation": one.text, "sentences": sentences}

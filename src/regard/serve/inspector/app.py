@@ -23,12 +23,12 @@ from regard.look.schema import CellRequest, HeadImportance, HeadImportanceReques
 from regard.look.trace import MAX_BYTES, Trace, trace_from_bytes
 from regard.serve.inspector.attention import attention_response
 from regard.serve.inspector.errors import handle_errors
-from regard.serve.guard import LocalOnlyMiddleware
+from regard.serve.inspector.guard import LocalOnlyMiddleware
 from regard.serve.inspector.jobs import Jobs
-from regard.serve.page import StaticPage
-from regard.serve.requests import compute, read_json
 from regard.serve.inspector.streaming import EventStream
 from regard.serve.inspector.trace_store import NotFoundError, TraceStore
+from regard.serve.page import StaticPage
+from regard.serve.requests import compute, read_json
 from regard.serve.worker import Worker
 
 MAX_RUN_BODY, MAX_HEAD_IMPORTANCE_BODY = 32 << 20, 16 << 20

@@ -1,6 +1,7 @@
 """The text generator: a prompt in, its continuation out, all at once or streamed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, Self, overload
@@ -9,7 +10,7 @@ import torch
 
 from regard.data.tokenizers.streaming import TextStreamer
 from regard.data.tokenizers.tokenizer import TextTokenizer
-from regard.decode import Constraints, DecodeConfig, Engine, Hypothesis, Request, score_all, search_all
+from regard.decode import Constraints, DecodeConfig, Hypothesis, Request, score_all, search_all
 from regard.errors import UserError
 from regard.model import CausalLM
 from regard.run import LoadedModel
@@ -159,28 +160,19 @@ class TextGenerator(Pipeline):
         stop = [stop] if isinstance(stop, str) else stop
         if decode.beam_size > 1:
             raise UserError("Beam search knows its best text only at the end; stream with a beam size of 1.")
-        request, pieces = self._request(prompt, max_new_tokens, decode, Constraints(), 0), list[str]()
+        request = self._request(prompt, max_new_tokens, decode, Constraints(), 0)
         streamer = TextStreamer(self.tokenizer, stop, request.source)
         received = 0
-
-        def receive(tokens: tuple[int, ...]) -> bool:
-            nonlocal received
-            pieces.append(streamer.add(tokens[received:]))
-            received = len(tokens)
-            return streamer.stopped
-
-        engine = Engine(self.backend.decoder_model(1), self.end_id, max_rows=1, max_length=max_new_tokens)
-        future = engine.submit(request, receive)
-        try:
-            while engine.step():
-                yield from (piece for piece in pieces if piece)
-                pieces.clear()
-            (best,) = future.result(0)
-            pieces.append(streamer.add(best.tokens[received:]))
-            pieces.append(streamer.finish())
-            yield from (piece for piece in pieces if piece)
-        finally:
-            future.cancel()
+        with closing(self.backend.stream(request, self.end_id)) as outputs:
+            for tokens in outputs:
+                piece = streamer.add(tokens[received:])
+                received = len(tokens)
+                if piece:
+                    yield piece
+                if streamer.stopped:
+                    return
+        if piece := streamer.finish():
+            yield piece
 
     def generate_nbest(
         self,

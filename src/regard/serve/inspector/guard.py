@@ -6,25 +6,19 @@ the browser sends one, must be the page itself. Request bodies are limited in si
 the page to load or run anything from other sites.
 """
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from regard.serve.body_limits import BodyLimiter, BodyRefusedError
 from regard.serve.worker import RETRY_SECONDS
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1 << 20
 """Bytes of a request body, unless `max_bodies` has another limit for its path."""
-SPARE_BODIES = 256 << 20
-"""Bytes of all request bodies together, besides one of the largest size."""
-BODY_SECONDS = 120.0
-"""How long a client may take to send a request body."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,7 +37,7 @@ class LocalOnlyMiddleware:
 
     def __init__(self, app: ASGIApp, max_bodies: Mapping[str, int] | None = None) -> None:
         self.app, self.max_bodies = app, dict(max_bodies or {})
-        self.memory = _BodyMemory(max(MAX_BODY, *self.max_bodies.values()) + SPARE_BODIES)
+        self.bodies = BodyLimiter(max(MAX_BODY, *self.max_bodies.values()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,75 +49,13 @@ class LocalOnlyMiddleware:
         if reason is not None:
             await _respond(scope, receive, _with_headers(send), 403, reason)
             return
-        max_body = self._max_body(scope["path"])
-        content_length = headers.get("content-length", "0")
-        if not content_length.isdecimal() or len(content_length) > 15 or int(content_length) > max_body:
-            await _respond(scope, receive, _with_headers(send), 413, _too_large(max_body))
-            return
-        limited = _LimitedBody(receive, _with_headers(send), max_body, self.memory)
         try:
-            with suppress(_RefusedError, asyncio.CancelledError):  # the server cancels requests when it shuts down
-                await self.app(scope, limited.receive, limited.send)
-            if limited.refusal is not None:
-                await _respond(scope, receive, _with_headers(send), *limited.refusal)
-        finally:
-            self.memory.used -= limited.received
+            await self.bodies.run(self.app, scope, receive, _with_headers(send), self._max_body(scope["path"]))
+        except BodyRefusedError as refused:
+            await _respond(scope, receive, _with_headers(send), refused.status, str(refused))
 
     def _max_body(self, path: str) -> int:
         return next((limit for suffix, limit in self.max_bodies.items() if path.endswith(suffix)), MAX_BODY)
-
-
-class _RefusedError(Exception):
-    """The body exceeds a limit."""
-
-
-@dataclass
-class _BodyMemory:
-    """The bytes that the bodies of all requests in progress take, and their limit."""
-
-    limit: int
-    used: int = 0
-
-
-class _LimitedBody:
-    """Passes a body on up to its limit. Once it is exceeded, the app's own response is discarded."""
-
-    def __init__(self, receive: Receive, send: Send, max_body: int, memory: _BodyMemory) -> None:
-        self._receive, self._send, self._max_body, self._memory = receive, send, max_body, memory
-        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
-        self._complete = False
-        self.received = 0
-        self.refusal: tuple[int, str] | None = None
-        """The status and message of a request that was refused."""
-
-    async def receive(self) -> Message:
-        message = await self._next_message()
-        if message["type"] == "http.request":
-            self._complete = not message.get("more_body", False)
-            size = len(message.get("body", b""))
-            self.received += size
-            self._memory.used += size
-            if self.received > self._max_body:
-                self.refusal = (413, _too_large(self._max_body))
-            elif self._memory.used > self._memory.limit:
-                self.refusal = (503, "The server is busy with other large requests; try again in a few seconds.")
-            if self.refusal is not None:
-                raise _RefusedError
-        return message
-
-    async def _next_message(self) -> Message:
-        if self._complete:  # what is left to come is the client's departure
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await self._receive()
-        except TimeoutError:
-            self.refusal = (408, f"The request was not complete after {BODY_SECONDS:.0f} seconds; send it again.")
-            raise _RefusedError from None
-
-    async def send(self, message: Message) -> None:
-        if self.refusal is None:
-            await self._send(message)
 
 
 def _refusal(headers: Headers, path: str) -> str | None:
@@ -139,10 +71,6 @@ def _refusal(headers: Headers, path: str) -> str | None:
     if cross_site and path.startswith("/api/"):  # other sites may link to the page itself
         return "This server responds to its own page only; the request came from another site."
     return None
-
-
-def _too_large(max_body: int) -> str:
-    return f"The request is too large: the limit is {max_body:,} bytes."
 
 
 def _with_headers(send: Send) -> Send:

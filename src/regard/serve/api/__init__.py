@@ -1,0 +1,1 @@
+"""The public HTTP API: our own JSON, and the protocols that clients of other services speak."""

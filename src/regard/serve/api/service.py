@@ -1,0 +1,137 @@
+"""What the routes share: the models, the limits, and answering a request in a thread of its model."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from regard.serve.api.access import Access
+from regard.serve.api.errors import ErrorShapes, RefusedError
+from regard.serve.limits import Limits
+from regard.serve.models.cancellation import Cancellation
+from regard.serve.models.registry import ModelRegistry
+from regard.serve.models.served_model import ServedModel
+
+T = TypeVar("T")
+_END = object()
+
+
+class Service:
+    """A server's models and settings."""
+
+    def __init__(self, models: ModelRegistry, limits: Limits, access: Access) -> None:
+        self.models, self.limits, self.access = models, limits, access
+        self.error_shapes = ErrorShapes()
+        self.draining = False
+        """Whether the server shuts down: what has begun is finished, and new requests are refused."""
+        self.in_progress = 0
+        """Requests that are being answered."""
+
+    async def compute(self, request: Request, model: ServedModel, capability: str, function: Callable[[Any], T]) -> T:
+        """Call a function of the model's pipeline in one of its threads. It stops if the client leaves, or too late."""
+        cancellation = Cancellation()
+        result = asyncio.wrap_future(
+            model.worker(capability).submit(lambda: cancellation.run(lambda: function(model.pipeline)))
+        )
+        try:
+            return await self._unless_left(request, result)
+        finally:
+            if not result.done():
+                cancellation.cancel()
+                result.cancel()
+
+    async def stream(
+        self, request: Request, model: ServedModel, capability: str, function: Callable[[Any], Iterator[T]]
+    ) -> AsyncIterator[T]:
+        """What a function of the model's pipeline yields, as it does. It stops when the iteration is closed.
+
+        Waits for the first item, so that a request that is refused has an error instead of a response.
+        """
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Any]()
+        cancellation = Cancellation()
+
+        def send(item: Any) -> None:
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+        def run() -> None:
+            try:
+                for item in function(model.pipeline):
+                    send(item)
+                    cancellation.check()
+            except BaseException as error:  # the iteration raises it
+                send(error)
+
+        future = model.worker(capability).submit(lambda: cancellation.run(run))
+        future.add_done_callback(lambda _: send(_END))
+        items = self._items(arrived, cancellation, future)
+        try:
+            first = await self._unless_left(request, asyncio.ensure_future(anext(items, _END)))
+        except BaseException:
+            cancellation.cancel()
+            future.cancel()
+            raise
+        return _chain(first, items)
+
+    async def _unless_left(self, request: Request, result: "asyncio.Future[T]") -> T:
+        """Wait for a result, as long as the client does and the limit allows."""
+        departure = asyncio.ensure_future(_departure(request))
+        both: set[asyncio.Future[Any]] = {result, departure}
+        try:
+            await asyncio.wait(both, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not result.done():
+                raise ClientDisconnect if departure.done() else self._too_late()
+            if result.cancelled():
+                raise RefusedError(503, "The server is shutting down; send the request to another one.")
+            return result.result()
+        finally:
+            departure.cancel()
+            if not result.done():
+                result.add_done_callback(_retrieve)
+
+    async def _items(
+        self, arrived: "asyncio.Queue[Any]", cancellation: Cancellation, future: Any
+    ) -> AsyncIterator[Any]:
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while (item := await arrived.get()) is not _END:
+                    if isinstance(item, BaseException):
+                        raise item
+                    yield item
+        except TimeoutError:
+            raise self._too_late() from None
+        finally:
+            cancellation.cancel()
+            future.cancel()
+
+    def _too_late(self) -> RefusedError:
+        seconds = f"{self.limits.seconds:g}"
+        return RefusedError(
+            503, f"The request was not finished within {seconds} seconds; send less at a time, or later."
+        )
+
+
+async def _chain(first: Any, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The first item and those after it."""
+    if first is _END:
+        return
+    try:
+        yield first
+        async for item in items:
+            yield item
+    finally:
+        await items.aclose()  # type: ignore[attr-defined]
+
+
+async def _departure(request: Request) -> None:
+    """Wait until the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _retrieve(future: "asyncio.Future[Any]") -> None:
+    """Take notice of the error of a result that nobody waits for, so that asyncio does not report it."""
+    if not future.cancelled():
+        future.exception()

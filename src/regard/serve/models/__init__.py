@@ -1,0 +1,1 @@
+"""The models of a server: each with an engine that decodes the requests of all clients together."""

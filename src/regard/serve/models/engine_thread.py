@@ -1,0 +1,63 @@
+"""A thread that steps an engine as long as there is something to decode."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from regard.decode import DecodeFuture, Engine, Request
+from regard.decode.batch import TokenCallback
+
+
+class EngineThread:
+    """Decodes the requests of all other threads together. A step that fails ends its requests, never the thread."""
+
+    def __init__(self, engine: Engine[Any], log: Callable[[str], None]) -> None:
+        self.engine, self.log = engine, log
+        self.steps = 0
+        """Steps taken so far."""
+        self.outputs = 0
+        """Outputs decoded in all steps so far: divided by `steps`, how full the batch is on average."""
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="regard-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, on_tokens: TokenCallback | None = None) -> DecodeFuture:
+        """Queue a request; once the thread was closed, its future has an error."""
+        future = self.engine.submit(request, on_tokens)
+        with self._wake:
+            self._wake.notify()
+            closed = self._closed
+        if closed and not future.done:
+            future.set_exception(RuntimeError("The engine was closed."))
+        return future
+
+    @property
+    def active(self) -> int:
+        """Outputs that are being decoded."""
+        return sum(len(group.active) for group in list(self.engine.groups.values()))
+
+    def close(self) -> None:
+        """End the thread after its current step, and what is still being decoded with an error."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+        self.engine.fail(RuntimeError("The engine was closed."))
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self.engine.step()
+            except Exception as error:  # a defect of the engine itself: those of the model are handled by it
+                self.log(f"The engine failed and starts again ({type(error).__name__}: {error}).")
+                self.engine.fail(error)
+            self.steps += 1
+            self.outputs += self.active
+
+    def _wait(self) -> bool:
+        """Wait until there is something to decode. False once the thread was closed."""
+        with self._wake:
+            while not self._closed and not self.engine.busy:
+                self._wake.wait()
+        return not self._closed
