@@ -42,6 +42,8 @@ def test_what_runs_is_reported_and_stopped_when_the_caller_is_interrupted(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "_INTERVAL", 0.0)
+    if number == signal.SIGINT:  # a background job of a shell ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     seen: list[Running] = []
     saving = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('saved')); print('ready'"
     saving += ", flush=True); time.sleep(60)"

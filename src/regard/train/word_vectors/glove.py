@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.cooccurrence import PairBlock
+from regard.errors import how_to_install
 from regard.kernels.dispatch import has_numba
 from regard.model.before.word_vectors.glove import Glove
 from regard.train.task import LogFn
@@ -29,7 +30,7 @@ class GloveEngine:
 
             self._update = glove_adagrad
         else:
-            log("numba is not installed, so training is much slower; `pip install regard[fast]` installs it.")
+            log(f"numba is not installed, so training is much slower; to install it, {how_to_install('fast')}.")
 
     def train_block(self, block: PairBlock, lr: float, seed: int) -> BlockLoss:
         """Take an update for each pair of a block, in an order that follows from `seed`."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batching.word_blocks import ContextWindow, WordBlock
+from regard.errors import how_to_install
 from regard.kernels.dispatch import has_numba
 from regard.model.before.word_vectors.config import CbowConfig, NegativeSamplingConfig, SoftmaxConfig
 from regard.model.before.word_vectors.huffman import huffman_paths
@@ -40,7 +41,9 @@ def word2vec_engine(
     setup = make_setup(model, words, counts, window)
     if has_numba():
         return CompiledWord2Vec(model, setup)
-    log("numba is not installed, so training is about a hundred times slower; `pip install regard[fast]` installs it.")
+    log(
+        f"numba is not installed, so training is about a hundred times slower; to install it, {how_to_install('fast')}."
+    )
     return PlainWord2Vec(model, setup)
 
 
