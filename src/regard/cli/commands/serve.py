@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8000
 KEYS_VARIABLE = "REGARD_API_KEYS"
+MAX_ROWS, MAX_ROWS_GPU = 320, 2048
 
 
 def serve(
@@ -49,8 +50,13 @@ def serve(
         typer.Option(metavar="MODEL=SOURCE:TARGET", help="The languages of a translator: en-tr=en:tr. Repeatable."),
     ] = None,
     batch_size: Annotated[
-        int, typer.Option(min=1, max=4096, help="Outputs, times their beams, that a model decodes together.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            min=1,
+            max=65536,
+            help="Outputs, times their beams, that a model decodes together. Default: 320 on a CPU, 2048 on a GPU.",
+        ),
+    ] = None,
     cache_memory: Annotated[float, typer.Option(min=0.001, help="KV cache of a model, in GB.")] = 1.0,
     max_waiting: Annotated[int, typer.Option(min=1, help="Requests that may wait for a model.")] = 512,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest output, in tokens.")] = 2048,
@@ -79,11 +85,12 @@ def serve(
     limits = Limits(waiting=max_waiting, new_tokens=max_new_tokens, seconds=timeout)
     access = _access(host, _read_keys(api_key_file), no_auth, cors or [])
     listener = bind(host, port, DEFAULT_PORT)
+    selected = select_device(device, threads)
     options = LoadOptions(
-        device=select_device(device, threads),
+        device=selected,
         dtype=dtype.value,
         fused=fused,
-        max_rows=batch_size,
+        max_rows=batch_size or (MAX_ROWS_GPU if selected.type == "cuda" else MAX_ROWS),
         max_cache_bytes=round(cache_memory * 1e9),
     )
     service = Service(ModelRegistry(sources, limits, options, log_message), limits, access)

@@ -48,7 +48,7 @@ class LoadOptions:
     device: torch.device | str = "cpu"
     dtype: Precision = "float32"
     fused: bool | None = None
-    max_rows: int = 64
+    max_rows: int = 320
     """Rows that a model decodes together: outputs times their beams."""
     max_cache_bytes: int = 1 << 30
     """Bytes of KV cache of a model."""
