@@ -1,10 +1,14 @@
 """Which device each worker has."""
 
+import sys
+
 from regard.errors import UserError
 
 
 def worker_devices(workers: int, device: str) -> list[str]:
     """The devices of so many workers: a GPU each, or all of them the CPU."""
+    if sys.platform == "win32":
+        raise UserError("--workers is not available on Windows, where processes cannot share a socket; leave it out.")
     if device == "cpu":
         return ["cpu"] * workers
     import torch
