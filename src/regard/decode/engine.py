@@ -60,6 +60,8 @@ class Engine(Generic[State]):
         self.max_length, self.threads = max_length, threads
         self.waiting: deque[DecodeFuture] = deque()
         self.groups: dict[_GroupKey, BatchGroup[State]] = {}
+        self.outputs = 0
+        """Outputs that the last step has decoded a token of."""
         self._lock = threading.Lock()
 
     def submit(self, request: Request, on_tokens: TokenCallback | None = None) -> DecodeFuture:
@@ -90,6 +92,7 @@ class Engine(Generic[State]):
             except Exception as error:
                 group.fail(error)
         tasks = [(group, admitted.get(key, [])) for key, group in self.groups.items()]
+        self.outputs = sum(len(group.active) + len(futures) for group, futures in tasks)
         if self.threads > 1 and len(tasks) > 1:
             list(thread_pool(self.threads).map(_step_group, tasks))
         else:

@@ -10,6 +10,8 @@ SPARE_BODIES = 256 << 20
 """Bytes of all request bodies together, besides one of the largest size."""
 BODY_SECONDS = 120.0
 """How long a client may take to send a request body."""
+DISCARD_BYTES, DISCARD_SECONDS = 4 << 20, 1.0
+"""How much of a body is read, and how long, when its request is refused already."""
 
 
 class BodyRefusedError(Exception):
@@ -42,6 +44,26 @@ class BodyLimiter:
                 raise body.refusal
         finally:
             self.used -= body.received
+
+
+async def discard_body(scope: Scope, receive: Receive) -> None:
+    """Read what a client still sends of a request that is refused, within limits.
+
+    If the connection were closed before, the client would find it reset and could not read why.
+    """
+    headers = Headers(scope=scope)
+    if headers.get("expect", "").lower() == "100-continue" or headers.get("content-length") == "0":
+        return
+    if "content-length" not in headers and "transfer-encoding" not in headers:
+        return
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while size <= DISCARD_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 class _LimitedBody:

@@ -34,6 +34,16 @@ class Limits:
     """Requests to a model that are worked on together."""
     seconds: float = 120.0
     """How long a request may wait and take."""
+    header_bytes: int = 32 << 10
+    """Bytes of a request's line and headers."""
+    header_seconds: float = 30.0
+    """How long they may take to arrive."""
+    send_seconds: float = 60.0
+    """How long a client may go without reading anything of its response."""
+    keep_alive_seconds: float = 75.0
+    """How long a connection stays open between two requests."""
+    connections: int = 1024
+    """Open connections."""
 
     def check_texts(self, field: str, texts: Sequence[str]) -> None:
         """Refuse too many texts, or too long ones. `field` is where the request has them."""

@@ -1,6 +1,7 @@
 """`regard serve`."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import DeviceOption, Dtype, DtypeOption, FusedOption, ThreadsOption, select_device
+from regard.cli.processes import exit_now
 from regard.errors import UserError, how_to_install
 
 if TYPE_CHECKING:
+    import socket
+
     from regard.serve.api.access import Access
 
 DEFAULT_PORT = 8000
@@ -62,6 +66,12 @@ def serve(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest output, in tokens.")] = 2048,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may wait and take.")] = 120.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish requests in at shutdown.")] = 30.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=256, help="Processes that share the work, on GPUs one each. One that dies is replaced."
+        ),
+    ] = None,
     fused: FusedOption = None,
     dtype: DtypeOption = Dtype.float32,
     device: DeviceOption = "auto",
@@ -80,12 +90,19 @@ def serve(
     from regard.serve.listening import bind
     from regard.serve.models.registry import ModelRegistry, parse_sources
     from regard.serve.models.served_model import LoadOptions
+    from regard.serve.workers.devices import worker_devices
+    from regard.serve.workers.member import join_supervisor
 
     sources = parse_sources(models, languages or ())
     limits = Limits(waiting=max_waiting, new_tokens=max_new_tokens, seconds=timeout)
     access = _access(host, _read_keys(api_key_file), no_auth, cors or [])
-    listener = bind(host, port, DEFAULT_PORT)
-    selected = select_device(device, threads)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a model that is being loaded is the newest already
+    member = join_supervisor()
+    if workers is not None and member is None:
+        _supervise(bind(host, port, DEFAULT_PORT), worker_devices(workers, device), threads, grace)
+    listener = member.listener if member is not None else bind(host, port, DEFAULT_PORT)
+    selected = select_device(member.device if member is not None else device, threads)
     options = LoadOptions(
         device=selected,
         dtype=dtype.value,
@@ -95,13 +112,44 @@ def serve(
     )
     service = Service(ModelRegistry(sources, limits, options, log_message), limits, access)
     service.models.watch()
+    run_service(
+        create_service_app(service),
+        service,
+        listener,
+        grace=grace,
+        on_ready=member.report_ready if member is not None else lambda: _announce(listener),
+    )
+    exit_now()  # a thread may still compute what was given up
 
-    def announce() -> None:
-        address, number = listener.getsockname()[:2]
-        print(f"http://{f'[{address}]' if ':' in address else address}:{number}/", flush=True)
-        print("Press Ctrl-C to stop the server.", file=sys.stderr, flush=True)
 
-    run_service(create_service_app(service), service, listener, grace=grace, on_ready=announce)
+def _supervise(listener: "socket.socket", devices: list[str], threads: int | None, grace: float) -> None:
+    """Run this command in several processes on one socket until they are told to stop, and exit."""
+    import tempfile
+
+    from regard.serve.api.logs import log_message
+    from regard.serve.api.metrics import FOLDER_VARIABLE, forget_process
+    from regard.serve.workers.supervisor import Plan, Supervisor
+
+    with tempfile.TemporaryDirectory(prefix="regard-metrics-") as folder:
+        variables = {FOLDER_VARIABLE: folder}
+        if threads is None and "OMP_NUM_THREADS" not in os.environ:  # otherwise they would compete for the same cores
+            variables["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(devices)))
+        supervisor = Supervisor(
+            Plan([sys.executable, "-m", "regard", *sys.argv[1:]], devices, variables, grace),
+            listener,
+            on_ready=lambda: _announce(listener),
+            on_exit=lambda process: forget_process(process, folder),
+            log=log_message,
+        )
+        code = supervisor.run()
+    raise typer.Exit(code)
+
+
+def _announce(listener: "socket.socket") -> None:
+    """Say where the server is, once it answers."""
+    address, number = listener.getsockname()[:2]
+    print(f"http://{f'[{address}]' if ':' in address else address}:{number}/", flush=True)
+    print("Press Ctrl-C to stop the server.", file=sys.stderr, flush=True)
 
 
 def _access(host: str, keys: list[str], no_auth: bool, origins: list[str]) -> "Access":

@@ -9,6 +9,7 @@ import regard
 from regard.serve.api.errors import handle_errors
 from regard.serve.api.health import health_routes
 from regard.serve.api.logs import log_request
+from regard.serve.api.metrics import Metrics, metrics_routes
 from regard.serve.api.middleware import ServiceMiddleware
 from regard.serve.api.native.generate import generate_route
 from regard.serve.api.native.translate import translate_route
@@ -24,8 +25,9 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(ServiceMiddleware, service=service, log=log)
+    service.metrics = Metrics(service)
+    app.add_middleware(ServiceMiddleware, service=service, log=service.metrics.before(log))
     handle_errors(app, service.error_shapes)
-    for routes in (health_routes, translate_route, generate_route):
+    for routes in (health_routes, metrics_routes, translate_route, generate_route):
         app.include_router(routes(service))
     return app

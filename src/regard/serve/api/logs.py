@@ -25,4 +25,5 @@ def log_request(record: dict[str, Any]) -> None:
 
 def _write(record: dict[str, Any]) -> None:
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    print(json.dumps({"time": time, **record}, ensure_ascii=False), file=sys.stderr, flush=True)
+    line = json.dumps({"time": time, **record}, ensure_ascii=False)
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece: several processes may write to one log

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from regard.serve.api.access import OPEN_PATHS, key_in_headers
 from regard.serve.api.errors import RefusedError, status_and_message
 from regard.serve.api.service import Service
-from regard.serve.body_limits import BodyLimiter, BodyRefusedError
+from regard.serve.body_limits import BodyLimiter, BodyRefusedError, discard_body
 
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -42,28 +42,30 @@ class ServiceMiddleware:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return  # there are no websockets
-        exchange = _Exchange(scope, send)
+        exchange = _Exchange(scope, receive, send, self.service)
         self.service.in_progress += 1
         try:
-            await self._answer(scope, receive, exchange)
+            await self._answer(scope, exchange)
         finally:
             self.service.in_progress -= 1
             self.log(exchange.record())
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
+    async def _answer(self, scope: Scope, exchange: "_Exchange") -> None:
         try:
             self._check(scope)
             limits = self.service.limits
             max_body = limits.image_body_bytes if scope["path"].startswith(IMAGE_PATHS) else limits.body_bytes
-            await self.bodies.run(self.app, scope, receive, exchange.send, max_body)
+            await self.bodies.run(self.app, scope, exchange.receive, exchange.send, max_body)
+            if exchange.status is None and self.service.draining:  # it was canceled
+                raise RefusedError(503, "The server is shutting down; send the request to another one.")
         except BodyRefusedError as refused:
-            await self._refuse(scope, receive, exchange, refused.status, str(refused))
+            await self._refuse(scope, exchange, refused.status, str(refused))
         except RefusedError as refused:
-            await self._refuse(scope, receive, exchange, refused.status, str(refused))
+            await self._refuse(scope, exchange, refused.status, str(refused))
         except Exception as error:  # the app has answered with its status, and raises it again for the log
             exchange.error = error
             if exchange.status is None:
-                await self._refuse(scope, receive, exchange, *status_and_message(error, exchange.id))
+                await self._refuse(scope, exchange, *status_and_message(error, exchange.id))
 
     def _check(self, scope: Scope) -> None:
         """Refuse a request for where it comes from, or without a key."""
@@ -77,22 +79,30 @@ class ServiceMiddleware:
         if not access.is_valid(key_in_headers(headers)):
             raise RefusedError(401, "This server needs an API key; send it as `Authorization: Bearer KEY`.")
 
-    async def _refuse(self, scope: Scope, receive: Receive, exchange: "_Exchange", status: int, message: str) -> None:
+    async def _refuse(self, scope: Scope, exchange: "_Exchange", status: int, message: str) -> None:
         headers = {"www-authenticate": 'Basic realm="API key as the password"'} if status == 401 else {}
+        if not exchange.body_complete:
+            await discard_body(scope, exchange.receive)
         response: Response = self.service.error_shapes.response(scope["path"], status, message, headers)
-        await response(scope, receive, exchange.send)
+        await response(scope, exchange.receive, exchange.send)
 
 
 class _Exchange:
     """A request and what is known about its response."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
-        self.scope, self._send = scope, send
+    def __init__(self, scope: Scope, receive: Receive, send: Send, service: Service) -> None:
+        self.scope, self._receive, self._send, self._service = scope, receive, send, service
         self.id = secrets.token_hex(8)
         self.start = time.perf_counter()
         self.status: int | None = None
         self.error: BaseException | None = None
+        self.body_complete = False
         scope.setdefault("state", {})["id"] = self.id
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.body_complete |= not message.get("more_body", False)
+        return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -101,6 +111,8 @@ class _Exchange:
             for name, value in SECURITY_HEADERS.items():
                 headers.setdefault(name, value)
             headers["x-request-id"] = self.id
+            if self._service.draining:
+                headers["connection"] = "close"
         await self._send(message)
 
     def record(self) -> dict[str, Any]:

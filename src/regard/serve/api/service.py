@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from regard.serve.api.access import Access
 from regard.serve.api.errors import ErrorShapes, RefusedError
+from regard.serve.api.metrics import Metrics
 from regard.serve.limits import Limits
 from regard.serve.models.cancellation import Cancellation
 from regard.serve.models.registry import ModelRegistry
@@ -28,6 +29,8 @@ class Service:
         """Whether the server shuts down: what has begun is finished, and new requests are refused."""
         self.in_progress = 0
         """Requests that are being answered."""
+        self.metrics: Metrics | None = None
+        """What is counted for `/metrics`, once the app has been made."""
 
     async def compute(self, request: Request, model: ServedModel, capability: str, function: Callable[[Any], T]) -> T:
         """Call a function of the model's pipeline in one of its threads. It stops if the client leaves, or too late."""

@@ -19,6 +19,7 @@ class EngineThread:
         """Outputs decoded in all steps so far: divided by `steps`, how full the batch is on average."""
         self._wake = threading.Condition()
         self._closed = False
+        self._cache_bytes = 0
         self._thread = threading.Thread(target=self._run, name="regard-engine", daemon=True)
         self._thread.start()
 
@@ -37,6 +38,11 @@ class EngineThread:
         """Outputs that are being decoded."""
         return sum(len(group.active) for group in list(self.engine.groups.values()))
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of KV cache after the last step."""
+        return self._cache_bytes
+
     def close(self) -> None:
         """End the thread after its current step, and what is still being decoded with an error."""
         with self._wake:
@@ -53,7 +59,8 @@ class EngineThread:
                 self.log(f"The engine failed and starts again ({type(error).__name__}: {error}).")
                 self.engine.fail(error)
             self.steps += 1
-            self.outputs += self.active
+            self.outputs += self.engine.outputs
+            self._cache_bytes = self.engine.cache_bytes()
 
     def _wait(self) -> bool:
         """Wait until there is something to decode. False once the thread was closed."""

@@ -1,26 +1,32 @@
 """The models of a server by their names, and replacing them while requests are being answered.
 
-A model is loaded again when its folder changes, and takes the place of the old one once it is ready. Requests that have
+A model is loaded again when its files change, and takes the place of the old one once it is ready. Requests that have
 begun keep the model they began with, which is closed when the last of them is finished. If the new one cannot be
 loaded, the old one stays.
 """
 
+import gc
 import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.run import find_model
+from regard.run import model_files
 from regard.serve.limits import Limits
+from regard.serve.models.engine_thread import EngineThread
 from regard.serve.models.languages import Languages, parse_languages
 from regard.serve.models.served_model import LoadOptions, ServedModel, load_served_model
 
 CHECK_SECONDS = 2.0
-"""How often folders are looked at."""
-_STAMPED = ("run.json", "model.safetensors")
-"""Files whose change means a new model. run.json is written last."""
+"""How often files are looked at."""
+IDLE_SECONDS = 30.0
+"""A model that was replaced is closed at the latest when it has been idle for so long."""
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""The names of files, and what changes when they do; empty while there is no model to be loaded."""
 
 
 class UnknownModelError(UserError):
@@ -36,17 +42,16 @@ class ModelSource:
     """A run folder, one of its checkpoints, or a pretrained model."""
     languages: Languages | None = None
 
-    def stamp(self) -> tuple[tuple[int, int], ...]:
-        """What changes when its files change."""
-        folder = find_model(self.path)
-        found = []
-        for file in _STAMPED:
-            try:
-                status = (folder / file).stat()
-            except OSError:  # it is being replaced
-                continue
-            found.append((status.st_mtime_ns, status.st_size))
-        return tuple(found)
+    def stamp(self) -> Stamp:
+        """What changes when the model does. RUN@best, and a run that has not finished, change as the run goes on."""
+        try:
+            files = model_files(self.path)
+            found = [(path, path.stat()) for path in files]
+        except (UserError, OSError, ValueError):  # it is being replaced, or damaged
+            return ()
+        if not any(path.name in ("run.json", "state.json") for path in files):
+            return ()
+        return tuple((str(path), one.st_mtime_ns, one.st_size, one.st_ino) for path, one in found)
 
 
 class ModelRegistry:
@@ -57,7 +62,13 @@ class ModelRegistry:
     ) -> None:
         self.limits, self.options, self.log = limits, options, log
         self._sources = {source.name: source for source in sources}
+        self.reloads: Counter[tuple[str, str]] = Counter()
+        """How often each model was loaded again, and with which result: `ok` or `failed`."""
         self._stamps = {source.name: source.stamp() for source in sources}
+        """Of the files that were loaded, or could not be loaded."""
+        self._seen = dict(self._stamps)
+        """Of the files as they were at the last look."""
+        self._failed: set[str] = set()
         self._models = {source.name: self._load(source) for source in sources}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -96,22 +107,27 @@ class ModelRegistry:
         """Look at the folders from now on, in a thread, and load models again that have changed."""
         threading.Thread(target=self._watch, name="regard-reload", daemon=True).start()
 
-    def reload(self, *, changed_only: bool = False) -> None:
-        """Load the models again: all of them, or those whose folder has changed."""
+    def reload(self) -> None:
+        """Load the models again that have changed, and try those again that could not be loaded."""
+        with self._lock:
+            wanted = [
+                source
+                for name, source in self._sources.items()
+                if (stamp := source.stamp()) and (self._has_changed(name, stamp) or name in self._failed)
+            ]
+            for source in wanted:
+                self._replace(source)
+            if not wanted:
+                self.log("No model has changed.")
+
+    def look(self) -> None:
+        """Load the models again whose files have changed, and have not gone on changing since the last look."""
         with self._lock:
             for name, source in self._sources.items():
-                stamp = source.stamp()
-                if not stamp or (changed_only and stamp == self._stamps[name]):
-                    continue
-                self._stamps[name] = stamp
-                try:
-                    model = self._load(source)
-                except Exception as error:  # also a defect: the old model must go on
-                    self.log(f"{name} was not loaded again, and the old model goes on: {error}")
-                    continue
-                old, self._models[name] = self._models[name], model
-                self.log(f"{name} was loaded again.")
-                threading.Thread(target=_close_when_idle, args=(old,), daemon=True).start()
+                stamp, before = source.stamp(), self._seen[name]
+                self._seen[name] = stamp
+                if stamp and stamp == before and self._has_changed(name, stamp):
+                    self._replace(source)
 
     def close(self) -> None:
         """Stop everything."""
@@ -119,12 +135,41 @@ class ModelRegistry:
         for model in self:
             model.close()
 
+    def _has_changed(self, name: str, stamp: Stamp) -> bool:
+        """Whether the files are others than those last loaded.
+
+        A finished model that has no run.json for the moment is being replaced; until it has one, its name means a
+        checkpoint, which is not what was served.
+        """
+        is_being_replaced = _is_finished(self._stamps[name]) and not _is_finished(stamp)
+        return stamp != self._stamps[name] and not is_being_replaced
+
+    def _replace(self, source: ModelSource) -> None:
+        """Load a model, and let it take the place of the old one if that succeeds."""
+        name = source.name
+        self._stamps[name] = source.stamp()  # before it is loaded, so that later changes are found
+        try:
+            model = self._load(source)
+        except Exception as error:  # also a defect: the old model must go on
+            self._failed.add(name)
+            self.reloads[name, "failed"] += 1
+            self.log(f"{name} was not loaded again, and the old model goes on: {error}")
+            return
+        self._failed.discard(name)
+        _close_when_unused(self._models[name])
+        self._models[name] = model
+        self.reloads[name, "ok"] += 1
+        self.log(f"{name} was loaded again.")
+
     def _load(self, source: ModelSource) -> ServedModel:
         return load_served_model(source.name, source.path, self.limits, self.options, self.log, source.languages)
 
     def _watch(self) -> None:
         while not self._closed.wait(CHECK_SECONDS):
-            self.reload(changed_only=True)
+            try:
+                self.look()
+            except Exception as error:  # whatever it is, the next look may succeed
+                self.log(f"The models' files could not be looked at: {error}")
 
 
 def parse_sources(models: Sequence[str], languages: Sequence[str] = ()) -> list[ModelSource]:
@@ -161,10 +206,27 @@ def _checked(name: str, argument: str) -> str:
     return name
 
 
-def _close_when_idle(model: ServedModel) -> None:
-    """Close a model that no new request finds, once its last request is finished."""
-    while True:
-        time.sleep(0.1)  # also for requests that have found it, and have not begun
-        if model.idle:
+def _is_finished(stamp: Stamp) -> bool:
+    return any(path.endswith("run.json") for path, *_ in stamp)
+
+
+def _close_when_unused(model: ServedModel) -> None:
+    """Close a model that no new request finds, once the last request that has found it is finished."""
+    engines, found = model.engines(), weakref.ref(model)
+    threading.Thread(target=_wait_and_close, args=(found, engines), name="regard-close", daemon=True).start()
+
+
+def _wait_and_close(found: "weakref.ref[ServedModel]", engines: list[EngineThread]) -> None:
+    idle_since = time.monotonic()
+    while (model := found()) is not None:  # else nothing refers to it, and its engines have nothing to do either
+        if not model.idle:
+            idle_since = time.monotonic()
+        elif time.monotonic() - idle_since > IDLE_SECONDS:
             model.close()
-            return
+            break
+        del model
+        time.sleep(0.2)
+    model = None
+    while engines:
+        engines.pop().close()
+    gc.collect()  # modules and decoders refer to each other, and hold the weights

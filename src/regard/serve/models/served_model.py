@@ -66,7 +66,7 @@ class ServedModel:
         log: Callable[[str], None],
         languages: Languages | None = None,
     ) -> None:
-        self.name, self.limits, self.options, self._log = name, limits, options, log
+        self.name, self.limits, self.options = name, limits, options
         self.pipeline: Any = pipeline
         """A `Translator`, a `TextGenerator` …: what can be asked of it are its capabilities."""
         self.capabilities = capabilities(pipeline)
@@ -78,7 +78,7 @@ class ServedModel:
         self.backend: EngineBackend | None = None
         """Its decoder, if the model generates text or trees."""
         if isinstance(backend := getattr(pipeline, "backend", None), Backend):
-            self.backend = EngineBackend(backend, _ENGINE_INPUTS, self._start_engine)
+            self.backend = EngineBackend(backend, _ENGINE_INPUTS, _engine_starter(name, limits, options, log))
             pipeline.backend = self.backend  # type: ignore[attr-defined]
         subject = f"the model {name}"
         self.requests = Worker(subject, threads=limits.threads, max_waiting=limits.waiting)
@@ -120,17 +120,24 @@ class ServedModel:
         for engine in self.engines():
             engine.close()
 
-    def _start_engine(self, decoder: Any, eos: int) -> EngineThread:
-        options = self.options
+
+def _engine_starter(
+    name: str, limits: Limits, options: LoadOptions, log: Callable[[str], None]
+) -> Callable[[Any, int], EngineThread]:
+    """What starts the engines of a model. It does not refer to the model, which ends when no request refers to it."""
+
+    def start(decoder: Any, eos: int) -> EngineThread:
         engine = Engine(
             decoder,
             eos,
             max_rows=options.max_rows,
             max_cache_bytes=options.max_cache_bytes,
-            max_length=self.limits.new_tokens,
+            max_length=limits.new_tokens,
             threads=threads_for(decoder, _ENGINE_INPUTS),
         )
-        return EngineThread(engine, lambda message: self._log(f"{self.name}: {message}"))
+        return EngineThread(engine, lambda message: log(f"{name}: {message}"))
+
+    return start
 
 
 def capabilities(pipeline: Pipeline) -> tuple[str, ...]:
