@@ -5,12 +5,10 @@ capital first letter: at the beginning of the output (required), or anywhere (fo
 of the output, so inside a text there is a space before it, unless its script has none.
 """
 
-import json
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
+from regard.data.tokenizers.token_bytes import token_bytes
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.decode import Constraints, ForbiddenText, RequiredWord
 from regard.errors import UserError
@@ -18,11 +16,6 @@ from regard.errors import UserError
 _NAMES = {"begin with": "The prefix", "contain": "A required word", "exclude": "A forbidden word"}
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 """Scripts without spaces between words, by how the names of their letters begin."""
-
-_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTES = {chr(byte): byte for byte in _PRINTED}
-_BYTES |= {chr(256 + number): byte for number, byte in enumerate(sorted(set(range(256)) - set(_PRINTED)))}
-"""The bytes that the characters of byte-level tokens stand for (Radford et al. 2019)."""
 
 
 def make_constraints(
@@ -47,7 +40,7 @@ def make_constraints(
     text = None
     if strings:
         encoded = tuple(sorted(string.encode() for string in strings))
-        text = ForbiddenText(encoded, tokenizer.fingerprint, _token_bytes(tokenizer))
+        text = ForbiddenText(encoded, tokenizer.fingerprint, token_bytes(tokenizer))
     return Constraints(
         prefix=tuple(_encode(tokenizer, prefix, "begin with")) if prefix else (),
         required=tuple(_required_word(tokenizer, word.strip(), continues) for word in required),
@@ -86,28 +79,6 @@ def _capitalized(word: str) -> Iterator[str]:
 def _needs_no_space(letter: str) -> bool:
     """Whether a word that begins with this letter follows another without a space: in some scripts, and punctuation."""
     return not letter.isalnum() or unicodedata.name(letter, "").startswith(_UNSPACED)
-
-
-@lru_cache(maxsize=4)
-def _token_bytes(tokenizer: TextTokenizer) -> tuple[bytes, ...]:
-    """The bytes that each token adds to a text that another token precedes."""
-    ids = tokenizer.ids
-    pieces = [b""] * tokenizer.vocab_size
-    names = [tokenizer.tokenizer.id_to_token(token) or "" for token in ids]
-    shown = tokenizer.decode_batch([[token] for token in ids])
-    byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.json)["decoder"])
-    before = next((token for token, text in zip(ids, shown, strict=True) if text.strip()), ids[0])
-    alone, both = tokenizer.decode([before]), tokenizer.decode_batch([[before, token] for token in ids])
-    for token, name, text, joined in zip(ids, names, shown, both, strict=True):
-        if not text and joined == alone:
-            continue  # a special token, which is not shown
-        if byte_level and token not in tokenizer.special_ids and all(letter in _BYTES for letter in name):
-            pieces[token] = bytes(_BYTES[letter] for letter in name)
-        elif byte := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", name):
-            pieces[token] = bytes([int(byte[1], 16)])
-        else:
-            pieces[token] = (joined[len(alone) :] if joined.startswith(alone) else text).encode()
-    return tuple(pieces)
 
 
 def _encode(tokenizer: TextTokenizer, text: str, purpose: str) -> list[int]:

@@ -57,12 +57,29 @@ def test_whitespace_is_made_visible() -> None:
     assert [token.text for token in detokenizer.tokens(detokenizer.tokenizer.encode("a\n b"))] == ["a", "⏎", "␣", "b"]
 
 
-def test_part_of_a_character_is_displayed_as_its_piece() -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("aé b", ["a", "‹C3›", "é", "b"]),
+        ("ğ", ["‹C4›", "ğ"]),
+        ("قط", ["‹D9›", "ق", "‹D8›", "ط"]),
+        ("😀", ["‹F0›", "‹9F›", "‹98›", "😀"]),
+        ("q\u0303", ["q", "‹CC›", "\u0303"]),
+    ],
+)
+def test_bytes_are_displayed_as_characters_where_these_are_complete(text: str, expected: list[str]) -> None:
+    """Latin, Turkish, Arabic, an emoji, and a combining mark. The piece of the byte D8 would be Ø."""
     detokenizer = make("byte")
-    tokens = detokenizer.tokens(detokenizer.tokenizer.encode("aé b"))
-    assert tokens[0].text == "a"
-    assert all(token.text for token in tokens)
-    assert len({token.word for token in tokens[:3]}) == 1
+    tokens = detokenizer.tokens(detokenizer.tokenizer.encode(text))
+    assert [token.text for token in tokens if token.text != "␣"] == expected
+    assert len({token.word for token in tokens[: len(expected) - ("b" in expected)]}) == 1
+
+
+def test_bytes_that_are_no_character_are_displayed_as_bytes() -> None:
+    detokenizer = make("byte")
+    first, second, letter = (detokenizer.tokenizer.encode(text) for text in ("é", "ط", "a"))
+    shown = [token.text for token in detokenizer.tokens([first[1], *letter, second[0], first[0], first[1]])]
+    assert shown == ["‹A9›", "a", "‹D8›", "‹C3›", "é"]
 
 
 @given(st.text(max_size=30))

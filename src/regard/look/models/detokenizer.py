@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Protocol
 
+from regard.data.tokenizers.token_bytes import token_bytes
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.data.trees.linearization import TreeVocabulary
 from regard.errors import UserError
@@ -44,10 +45,11 @@ class TextDetokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[Token]:
         spellings = self._spellings(ids)
+        shown = self._characters(ids) if any("�" in spelling for spelling in spellings) else [None] * len(spellings)
         words = [match.span() for match in _WORD.finditer("".join(spellings))]
         tokens, offset, index = [], 0, 0
         word = -1
-        for token_id, spelling in zip(ids, spellings, strict=True):
+        for token_id, spelling, characters in zip(ids, spellings, shown, strict=True):
             if spelling:
                 first = offset + len(spelling) - len(spelling.lstrip())
                 offset += len(spelling)
@@ -60,7 +62,7 @@ class TextDetokenizer:
                 Token(
                     id=token_id,
                     piece=piece,
-                    text=piece if special else _readable(spelling, piece),
+                    text=piece if special else _readable(spelling, piece) if characters is None else characters,
                     word=-1 if special else word,
                     special=special,
                 )
@@ -128,6 +130,18 @@ class TextDetokenizer:
         added = iter([both[len(first) :] for first, both in zip(alone, pairs, strict=True)])
         return ["" if token_id in self.special_ids or not self._has_text(token_id) else next(added) for token_id in ids]
 
+    def _characters(self, ids: Sequence[int]) -> list[str | None]:
+        """What tokens are displayed as that begin or end within a character; None for all others."""
+        known = token_bytes(self.tokenizer)
+        shown: list[str | None] = []
+        started = b""  # a character that tokens before have begun
+        for token_id in ids:
+            data = known[token_id] if token_id not in self.special_ids and token_id < len(known) else b""
+            before, (text, started) = started, _decode_bytes(started, data)
+            is_part = bool(data) and (bool(before) or bool(started) or "‹" in text)
+            shown.append((text.strip() or text.translate(_VISIBLE_WHITESPACE)) if is_part else None)
+        return shown
+
     def _has_text(self, token_id: int) -> bool:
         return self.tokenizer.tokenizer.id_to_token(token_id) is not None
 
@@ -166,8 +180,45 @@ def token_after(detokenizer: Detokenizer, token_id: int, previous_id: int, words
     return token.model_copy(update={"word": words if starts_word else words - 1})
 
 
+def _decode_bytes(started: bytes, data: bytes) -> tuple[str, bytes]:
+    """The text of a token's bytes behind the first bytes of a character, and the first bytes of one that it begins.
+
+    Bytes that complete a character are displayed as that character, and those that are none by themselves as ‹D8›.
+    """
+    text, lone, position = "", b"", 0
+    left = started + data
+    while position < len(left):
+        size = _utf8_length(left[position])
+        encoded = left[position : position + size]
+        is_begun = len(encoded) < size and all(0x80 <= byte < 0xC0 for byte in encoded[1:])
+        if is_begun:
+            return text + _bytes_text(lone + left[max(position, len(started)) :]), encoded
+        try:
+            character = encoded.decode()
+        except UnicodeDecodeError:
+            character = ""
+        if character:
+            text, lone = text + _bytes_text(lone) + character, b""
+        elif position >= len(started):  # bytes of tokens before have been displayed with these
+            lone += left[position : position + 1]
+        position += size if character else 1
+    return text + _bytes_text(lone), b""
+
+
+def _utf8_length(first: int) -> int:
+    """The number of bytes of a character by its first byte; 0 if no character begins so."""
+    if first < 0x80:
+        return 1
+    ranges = {2: range(0xC2, 0xE0), 3: range(0xE0, 0xF0), 4: range(0xF0, 0xF5)}
+    return next((size for size, first_bytes in ranges.items() if first in first_bytes), 0)
+
+
+def _bytes_text(data: bytes) -> str:
+    return f"‹{data.hex(' ').upper()}›" if data else ""
+
+
 def _readable(spelling: str, piece: str) -> str:
-    """A token's display text: whitespace made visible; the piece itself for part of a character."""
-    if not spelling or "�" in spelling:
+    """A token's display text: whitespace made visible."""
+    if not spelling:
         return piece
     return spelling.strip() or spelling.translate(_VISIBLE_WHITESPACE)
