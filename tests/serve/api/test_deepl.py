@@ -128,3 +128,13 @@ def test_bad_request_has_a_sentence(client: TestClient, fields: dict[str, Any], 
 
 def test_unknown_address_has_a_message(client: TestClient) -> None:
     assert list(client.get("/v2/glossaries").json()) == ["message"]
+
+
+def test_description_has_requests_answers_and_errors(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths["/v2/translate"]["post"]["responses"]) >= {"200", "400", "403", "413", "429"}
+    content = paths["/v2/translate"]["post"]["requestBody"]["content"]
+    assert "target_lang" in content["application/json"]["schema"]["properties"]
+    assert set(content) == {"application/json", "application/x-www-form-urlencoded"}
+    assert {"/detect", "/languages", "/v2/languages", "/v2/usage"} <= set(paths)
+    assert "//translate" not in paths

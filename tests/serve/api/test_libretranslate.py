@@ -164,3 +164,8 @@ def test_keys(tmp_path: Path) -> None:
         fields = {"q": "a cat", "source": "en", "target": "tr"}
         assert client.post("/translate", json=fields, headers={"authorization": f"Bearer {KEY}"}).status_code == 200
         assert client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_language_of_a_page_is_that_of_its_text(client: TestClient) -> None:
+    page = "<p class='the house where I live'>Bugün <b title='where'>hava</b> çok güzel</p><script>for</script>"
+    assert ask(client, q=page, source="auto", format="html")["detectedLanguage"]["language"] == "tr"

@@ -62,4 +62,5 @@ def test_file_is_small() -> None:
 def test_names() -> None:
     assert language_name("pt_BR") == "Portuguese"
     assert language_name("qq") == "qq"
-    assert same_language("zh-hans", "zh_Hans")
+    assert same_language("zh-CN", "zh_Hans")
+    assert not same_language("zh-TW", "zh_Hans")

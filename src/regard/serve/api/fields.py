@@ -1,6 +1,7 @@
 """The fields of a request, as JSON, as a form or in the address: what clients of other services send."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,7 @@ from regard.serve.requests import MAX_JSON_VALUES
 
 M = TypeVar("M", bound=BaseModel)
 MAX_FIELDS = 1000
+_FORMS = ("application/json", "application/x-www-form-urlencoded")
 
 
 async def read_fields(request: Request, lists: Sequence[str] = ()) -> dict[str, Any]:
@@ -48,6 +50,17 @@ def parse_fields(kind: type[M], fields: dict[str, Any]) -> M:
         raise UserError(
             f"The request is not valid: {where[:100]}: {str(first['msg']).removeprefix('Value error, ').rstrip('.')}."
         ) from None
+
+
+def describe(kind: type[BaseModel], answer: Any, error: type[BaseModel], *errors: int) -> dict[str, Any]:
+    """What the description of a route says about a request that it reads itself, its answer and its errors."""
+    content = {form: {"schema": kind.model_json_schema()} for form in _FORMS}
+    responses = {status: {"model": error, "description": HTTPStatus(status).phrase} for status in errors}
+    return {
+        "openapi_extra": {"requestBody": {"content": content, "required": True}} if kind.model_fields else {},
+        "response_model": answer,
+        "responses": responses,
+    }
 
 
 def _plain(values: ImmutableMultiDict[str, Any], lists: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from regard.data.text.markup import MarkupRules
+from regard.data.text.markup import MarkupRules, TextBlock, split_markup
 from regard.errors import UserError
 from regard.serve.api.middleware import note
 from regard.serve.api.native.translate import count_tokens
@@ -39,14 +39,6 @@ class TextOptions:
     """Whether texts are split into sentences."""
     line_breaks: bool = True
     """Whether a line break ends a sentence."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """Texts of one language, by their places in the request."""
-
-    chain: Chain
-    indices: tuple[int, ...]
 
 
 def source_languages(models: ModelRegistry) -> list[str]:
@@ -94,35 +86,43 @@ def find_chain(models: ModelRegistry, source: str, target: str) -> Chain:
     raise UserError(f"This server does not translate from {source!r} to {target!r}; ask for its languages.")
 
 
-async def identify_all(models: ModelRegistry, texts: Sequence[str], target: str | None = None) -> list[list[Guess]]:
+async def identify_all(
+    models: ModelRegistry, texts: Sequence[str], target: str | None = None, markup: MarkupRules | None = None
+) -> list[list[Guess]]:
     """The languages that each text may be written in, likeliest first: those that the server translates from, and
     translates into `target`, or `target` itself."""
     languages = source_languages(models)
     if target is not None:
         languages = [one for one in languages if one == target or target in target_languages(models, one)]
     if not languages or languages == [target]:
-        raise UserError(f"This server does not translate into {target!r}; ask for its languages.")
-    return await asyncio.to_thread(lambda: [identify(text, languages) for text in texts])
+        what = "" if target is None else f" into {target!r}"
+        raise UserError(f"This server does not translate{what}; ask for its languages.")
+    return await asyncio.to_thread(lambda: [identify(_without_markup(text, markup), languages) for text in texts])
 
 
 async def translate_texts(
-    service: Service, request: Request, jobs: Sequence[Job], texts: Sequence[str], options: TextOptions
+    service: Service, request: Request, texts: Sequence[str], sources: Sequence[str], target: str, options: TextOptions
 ) -> list[tuple[str, ...]]:
-    """The translations of each text, best first."""
+    """The translations of each text, best first. `sources` are the languages of the texts."""
+    chains = {source: find_chain(service.models, source, target) for source in sources}
+    note(request, items=len(texts), model=" ".join(dict.fromkeys(each.name for one in chains.values() for each in one)))
     found: list[tuple[str, ...]] = [(text,) * options.nbest for text in texts]
-    names: list[str] = []
-    for job in jobs:
-        current = [texts[index] for index in job.indices]
-        for number, model in enumerate(job.chain, start=1):
-            nbest = options.nbest if number == len(job.chain) else 1
-            results, tokens = await service.compute(request, model, "translate", _translation(current, options, nbest))
-            names.append(model.name)
-            note(request, model=" ".join(dict.fromkeys(names)), tokens=getattr(request.state, "tokens", 0) + tokens)
-            current = [each[0] for each in results]
-            for index, each in zip(job.indices, results, strict=True):
+    for source, chain in chains.items():
+        indices = [index for index, language in enumerate(sources) if language == source]
+        for number, model in enumerate(chain, start=1):
+            nbest = options.nbest if number == len(chain) else 1
+            function = _translation([found[index][0] for index in indices], options, nbest)
+            results, tokens = await service.compute(request, model, "translate", function)
+            note(request, tokens=getattr(request.state, "tokens", 0) + tokens)
+            for index, each in zip(indices, results, strict=True):
                 found[index] = each
-    note(request, items=len(texts))
     return found
+
+
+def _without_markup(text: str, markup: MarkupRules | None) -> str:
+    if markup is None:
+        return text
+    return " ".join(part.text for part in split_markup(text, markup) if isinstance(part, TextBlock))
 
 
 def _translation(

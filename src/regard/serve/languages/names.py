@@ -9,6 +9,7 @@ _NAMES = """af Afrikaans|ar Arabic|az Azerbaijani|be Belarusian|bg Bulgarian|bn 
 |pt Portuguese|ro Romanian|ru Russian|si Sinhala|sk Slovak|sl Slovenian|so Somali|sq Albanian|sr Serbian|sv Swedish
 |sw Swahili|ta Tamil|te Telugu|tg Tajik|th Thai|tk Turkmen|tl Tagalog|tr Turkish|tt Tatar|ug Uyghur|uk Ukrainian|ur Urdu
 |uz Uzbek|vi Vietnamese|xh Xhosa|yi Yiddish|yo Yoruba|zh Chinese|zu Zulu"""
+_ALIASES = {"zh-cn": "zh-hans", "zh-sg": "zh-hans", "zh-tw": "zh-hant", "zh-hk": "zh-hant", "pb": "pt-br", "iw": "he"}
 NAMES = dict(entry.strip().split(" ", 1) for entry in _NAMES.split("|"))
 
 
@@ -23,5 +24,10 @@ def base_language(code: str) -> str:
 
 
 def same_language(code: str, other: str) -> bool:
-    """Whether two codes are the same but for case and for how they are joined: `zh_Hans` and `zh-hans`."""
-    return code.replace("_", "-").lower() == other.replace("_", "-").lower()
+    """Whether two codes mean the same: `zh_Hans`, `zh-hans` and `zh-CN`."""
+    return _canonical(code) == _canonical(other)
+
+
+def _canonical(code: str) -> str:
+    code = code.replace("_", "-").lower()
+    return _ALIASES.get(code, code)

@@ -16,13 +16,11 @@ from regard.data.text.markup import MarkupRules
 from regard.errors import UserError
 from regard.serve.api.access import key_in_headers
 from regard.serve.api.errors import RefusedError
-from regard.serve.api.fields import parse_fields, read_fields
+from regard.serve.api.fields import describe, parse_fields, read_fields
 from regard.serve.api.service import Service
 from regard.serve.api.translation import (
-    Job,
     TextOptions,
     all_languages,
-    find_chain,
     find_language,
     identify_all,
     source_languages,
@@ -33,6 +31,7 @@ from regard.serve.languages.names import language_name
 
 PREFIX = "/v2"
 OWN_KEYS = (PREFIX,)
+ERRORS = (400, 403, 408, 413, 429, 500, 503)
 UNLIMITED = 1_000_000_000_000
 """The character limit that DeepL reports for accounts without one."""
 _VARIANTS = {
@@ -47,6 +46,10 @@ def _listed(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 def _number_as_text(value: object) -> object:
     return str(int(value)) if isinstance(value, bool | int) else value
 
@@ -57,8 +60,8 @@ Tags = Annotated[list[str], BeforeValidator(_listed)]
 class DeepLRequest(BaseModel):
     """Texts to translate."""
 
-    text: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-    target_lang: str = Field(max_length=50)
+    text: Annotated[list[str], BeforeValidator(_as_list)] = Field(examples=[["The cat ate the mouse."]])
+    target_lang: str = Field(max_length=50, examples=["TR"])
     source_lang: str | None = Field(None, max_length=50)
     split_sentences: Annotated[Literal["0", "1", "nonewlines"] | None, BeforeValidator(_number_as_text)] = None
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"
@@ -69,11 +72,57 @@ class DeepLRequest(BaseModel):
     model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = None
 
 
+class DeepLTranslation(BaseModel):
+    """A translation, and the language of its text."""
+
+    detected_source_language: str = Field(examples=["EN"])
+    text: str = Field(examples=["Kedi fareyi yedi."])
+    billed_characters: int
+    model_type_used: str | None = None
+
+
+class DeepLResponse(BaseModel):
+    """The translations of all texts, in their order."""
+
+    translations: list[DeepLTranslation]
+
+
+class LanguagesRequest(BaseModel):
+    """Which languages are asked for."""
+
+    type: Literal["source", "target"] = "source"
+
+
+class DeepLLanguage(BaseModel):
+    """A language of this server."""
+
+    language: str = Field(examples=["TR"])
+    name: str = Field(examples=["Turkish"])
+    supports_formality: bool | None = None
+
+
+class UsageResponse(BaseModel):
+    """Characters translated since the server process began."""
+
+    character_count: int
+    character_limit: int
+
+
+class ErrorResponse(BaseModel):
+    """What was wrong."""
+
+    message: str
+
+
+class NoFields(BaseModel):
+    """A request without any."""
+
+
 def deepl_routes(service: Service) -> APIRouter:
     router, usage = APIRouter(tags=["DeepL"]), _Usage()
     service.error_shapes.register(PREFIX, error_shape)
 
-    @router.post("/v2/translate")
+    @router.post("/v2/translate", **describe(DeepLRequest, DeepLResponse, ErrorResponse, *ERRORS))
     async def translate(request: Request) -> Response:
         """Translate texts, as DeepL does."""
         fields = await _fields(request, service)
@@ -81,29 +130,26 @@ def deepl_routes(service: Service) -> APIRouter:
         body = parse_fields(DeepLRequest, fields)
         service.limits.check_texts("text", body.text)
         target = find_language(body.target_lang, all_languages(service.models))
+        options = _options(body)
         if body.source_lang:
-            languages = [find_language(body.source_lang, all_languages(service.models))] * len(body.text)
+            sources = [find_language(body.source_lang, all_languages(service.models))] * len(body.text)
         else:
-            guesses = await identify_all(service.models, body.text, target)
-            languages = [each[0].language for each in guesses]
-        jobs = [
-            Job(find_chain(service.models, source, target), _places(languages, source))
-            for source in dict.fromkeys(languages)
-        ]
-        found = await translate_texts(service, request, jobs, body.text, _options(body))
+            guesses = await identify_all(service.models, body.text, target, options.markup)
+            sources = [each[0].language for each in guesses]
+        found = await translate_texts(service, request, body.text, sources, target, options)
         usage.add(sum(map(len, body.text)))
-        answers = zip((each[0] for each in found), languages, body.text, strict=True)
+        answers = zip((each[0] for each in found), sources, body.text, strict=True)
         return JSONResponse({"translations": [_translation(*each, body) for each in answers]})
 
-    @router.api_route("/v2/languages", methods=["GET", "POST"], include_in_schema=False)
+    @router.get("/v2/languages", include_in_schema=False)
+    @router.post("/v2/languages", **describe(LanguagesRequest, list[DeepLLanguage], ErrorResponse, *ERRORS))
     async def languages(request: Request) -> Response:
         """The languages of this server, as sources or as targets."""
-        kind = (await _fields(request, service)).get("type") or "source"
-        if kind not in ("source", "target"):
-            raise UserError("The request is not valid: type: expected source or target.")
+        kind = parse_fields(LanguagesRequest, await _fields(request, service)).type
         return JSONResponse(_languages(service, kind))
 
-    @router.api_route("/v2/usage", methods=["GET", "POST"], include_in_schema=False)
+    @router.post("/v2/usage", include_in_schema=False)
+    @router.get("/v2/usage", **describe(NoFields, UsageResponse, ErrorResponse, *ERRORS))
     async def get_usage(request: Request) -> Response:
         """The characters translated since the server has been started."""
         await _fields(request, service)
@@ -157,10 +203,6 @@ def _options(body: DeepLRequest) -> TextOptions:
     return TextOptions(
         markup=markup, split=body.split_sentences != "0", line_breaks=body.split_sentences != "nonewlines"
     )
-
-
-def _places(languages: list[str], source: str) -> tuple[int, ...]:
-    return tuple(index for index, language in enumerate(languages) if language == source)
 
 
 def _translation(translation: str, source: str, text: str, body: DeepLRequest) -> dict[str, Any]:

@@ -13,13 +13,11 @@ from starlette.responses import JSONResponse, Response
 from regard.errors import UserError
 from regard.serve.api.access import key_in_headers
 from regard.serve.api.errors import RefusedError
-from regard.serve.api.fields import parse_fields, read_fields
+from regard.serve.api.fields import describe, parse_fields, read_fields
 from regard.serve.api.service import Service
 from regard.serve.api.translation import (
-    Job,
     TextOptions,
     all_languages,
-    find_chain,
     find_language,
     identify_all,
     source_languages,
@@ -34,23 +32,57 @@ PATHS = ("/translate", "/languages", "/detect", "/frontend")
 OWN_KEYS = tuple(prefix + path for prefix in ("", "/") for path in PATHS)
 """The beginnings of the paths of this protocol, which check the API key themselves."""
 
+ERRORS = (400, 403, 408, 413, 429, 500, 503)
 _Blank = BeforeValidator(lambda value: None if value == "" else value)
 
 
 class LibreTranslateRequest(BaseModel):
     """Texts to translate. Fields that LibreTranslate does not have are ignored, as it does."""
 
-    q: str | list[str]
-    source: str = Field(max_length=50)
-    target: str = Field(max_length=50)
+    q: str | list[str] = Field(examples=["The cat ate the mouse."])
+    source: str = Field(max_length=50, description="A language, or `auto`.", examples=["en"])
+    target: str = Field(max_length=50, examples=["tr"])
     format: Annotated[Literal["text", "html"] | None, _Blank] = None
     alternatives: Annotated[int | None, _Blank] = Field(None, ge=0)
+
+
+class Detection(BaseModel):
+    """A language, and how sure that is, in percent."""
+
+    confidence: float = Field(examples=[98.0])
+    language: str = Field(examples=["en"])
+
+
+class LibreTranslateResponse(BaseModel):
+    """The translations: one for a text, a list for a list."""
+
+    translatedText: str | list[str] = Field(examples=["Kedi fareyi yedi."])  # noqa: N815
+    detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
+    alternatives: list[str] | list[list[str]] | None = None
 
 
 class DetectRequest(BaseModel):
     """A text whose language is asked for."""
 
-    q: str
+    q: str = Field(examples=["Where is the station?"])
+
+
+class NoFields(BaseModel):
+    """A request without any."""
+
+
+class LanguageResponse(BaseModel):
+    """A language that can be translated from, and those that it can be translated into."""
+
+    code: str = Field(examples=["en"])
+    name: str = Field(examples=["English"])
+    targets: list[str] = Field(examples=[["en", "tr"]])
+
+
+class ErrorResponse(BaseModel):
+    """What was wrong."""
+
+    error: str
 
 
 def libretranslate_routes(service: Service) -> APIRouter:
@@ -62,25 +94,7 @@ def libretranslate_routes(service: Service) -> APIRouter:
         """Translate a text, or a list of texts, as LibreTranslate does."""
         fields = await _fields(request, service, "q", "source", "target")
         body = parse_fields(LibreTranslateRequest, fields)
-        texts = [body.q] if isinstance(body.q, str) else body.q
-        limits.check_texts("q", texts)
-        nbest = 1 + (body.alternatives or 0)
-        limits.check_search(None, nbest)
-        target = find_language(body.target, all_languages(service.models))
-        guesses, jobs = None, [Job((), ())]
-        if body.source.lower() == "auto":
-            guesses = [each[0] for each in await identify_all(service.models, texts, target)]
-            jobs = _jobs(service, guesses, target)
-        else:
-            source = find_language(body.source, all_languages(service.models))
-            jobs = [Job(find_chain(service.models, source, target), tuple(range(len(texts))))]
-        options = TextOptions(markup=HTML if body.format == "html" else None, nbest=nbest)
-        found = await translate_texts(service, request, jobs, texts, options)
-        answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
-        if guesses is not None:
-            answer["detectedLanguage"] = [_detection(guess) for guess in guesses]
-        if body.alternatives:
-            answer["alternatives"] = [list(each[1:]) for each in found]
+        answer = await _translate(service, request, body)
         if isinstance(body.q, str):
             answer = {key: values[0] for key, values in answer.items()}
         return JSONResponse(answer)
@@ -108,9 +122,15 @@ def libretranslate_routes(service: Service) -> APIRouter:
         """What the page of LibreTranslate asks for first."""
         return JSONResponse(_settings(service))
 
-    routes = (("/translate", translate, "POST"), ("/languages", languages, "GET"), ("/detect", detect, "POST"))
-    for path, route, method in (*routes, ("/frontend/settings", settings, "GET")):
-        router.add_api_route(path, route, methods=[method], tags=["LibreTranslate"])
+    described: tuple[tuple[str, str, Any, type[BaseModel], Any], ...] = (
+        ("/translate", "POST", translate, LibreTranslateRequest, LibreTranslateResponse),
+        ("/detect", "POST", detect, DetectRequest, list[Detection]),
+        ("/languages", "GET", languages, NoFields, list[LanguageResponse]),
+        ("/frontend/settings", "GET", settings, NoFields, dict[str, Any]),
+    )
+    for path, method, route, kind, answer in described:
+        facts = describe(kind, answer, ErrorResponse, *ERRORS)
+        router.add_api_route(path, route, methods=[method], tags=["LibreTranslate"], **facts)
         router.add_api_route(f"/{path}", route, methods=[method], include_in_schema=False)
     return router
 
@@ -135,16 +155,27 @@ async def _fields(request: Request, service: Service, *required: str) -> dict[st
     return fields
 
 
-def _jobs(service: Service, guesses: list[Guess], target: str) -> list[Job]:
-    """The texts by their languages."""
-    sources = dict.fromkeys(guess.language for guess in guesses)
-    return [
-        Job(
-            find_chain(service.models, source, target),
-            tuple(index for index, guess in enumerate(guesses) if guess.language == source),
-        )
-        for source in sources
-    ]
+async def _translate(service: Service, request: Request, body: LibreTranslateRequest) -> dict[str, list[Any]]:
+    """The fields of the answer, with an item for each text."""
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    service.limits.check_texts("q", texts)
+    nbest = 1 + (body.alternatives or 0)
+    service.limits.check_search(None, nbest)
+    target = find_language(body.target, all_languages(service.models))
+    options = TextOptions(markup=HTML if body.format == "html" else None, nbest=nbest)
+    guesses = None
+    if body.source.lower() == "auto":
+        guesses = [each[0] for each in await identify_all(service.models, texts, target, options.markup)]
+        sources = [guess.language for guess in guesses]
+    else:
+        sources = [find_language(body.source, all_languages(service.models))] * len(texts)
+    found = await translate_texts(service, request, texts, sources, target, options)
+    answer: dict[str, list[Any]] = {"translatedText": [each[0] for each in found]}
+    if guesses is not None:
+        answer["detectedLanguage"] = [_detection(guess) for guess in guesses]
+    if body.alternatives:
+        answer["alternatives"] = [list(each[1:]) for each in found]
+    return answer
 
 
 def _detection(guess: Guess) -> dict[str, Any]:
