@@ -1,8 +1,9 @@
 """The generated tables and figures of the documentation.
 
 `markers` fills the markers of a page, `results`, `ladders`, `before` and `vectors_in_context` format measured results,
-`serving` the limits of a server, `scaling` what `regard.cost` computes and `formulas` its closed forms, and `ablation`
-lists the variations of a recipe. Importing this package registers all tables and figures.
+`serving` the limits of a server and what its protocols were measured at, `scaling` what `regard.cost` computes and
+`formulas` its closed forms, and `ablation` lists the variations of a recipe. Importing this package registers all
+tables and figures.
 """
 
 from doc_figures import ablation, before, formulas, ladders, results, scaling, serving, vectors_in_context

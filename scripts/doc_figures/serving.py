@@ -1,4 +1,4 @@
-"""Tables and figures of the page about serving: the limits of a server, and its memory over many requests."""
+"""Tables and figures of the pages about serving: the limits of a server, and what it was measured at."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -47,6 +47,19 @@ def serve_memory() -> str:
         f"Over {one['requests']:,} requests and {one['aborted_connections']:,} connections that were given up, "
         f"the process had {middle:,.0f} MB on average in the middle third and {last:,.0f} MB in the last one"
     )
+
+
+@table("texts | language | accuracy among four | accuracy among all | mean confidence")
+def language_identification() -> Iterator[Row]:
+    for one in cases("language-identification"):
+        every = one["all"]
+        yield one["case"], one["language"], one["four"]["accuracy"], every["accuracy"], every["confidence"]
+
+
+@figure
+def names_in_tags() -> str:
+    (case,) = cases("tag-projection")
+    return f"{case['exact']} of {case['tags']}"
 
 
 def _formatted(name: str, value: float) -> str:

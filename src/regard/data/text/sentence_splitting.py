@@ -46,9 +46,8 @@ class SplitText:
             raise ValueError(f"{len(translations)} translations were given for {len(self.segments)} sentences")
         parts: list[str] = []
         for number, (segment, translation) in enumerate(zip(self.segments, translations, strict=True)):
-            adjacent = number > 0 and not segment.layout and self.segments[number - 1].text[-1] in _WIDE + _CLOSING
-            if adjacent and translations[number - 1][-1:] not in _WIDE + _CLOSING:
-                parts.append(" ")
+            if number > 0 and not segment.layout:
+                parts.append(space_between(self.segments[number - 1].text, translations[number - 1]))
             parts += segment.layout, translation
         return "".join(parts) + self.trailing
 
@@ -65,6 +64,11 @@ def split_sentences(text: str, *, max_characters: int | None = None) -> SplitTex
                     segments.append(Segment(text[done:first], text[first:last]))
                     done = last
     return SplitText(tuple(segments), text[done:])
+
+
+def space_between(sentence: str, translation: str) -> str:
+    """The space after a translated sentence that the next one followed without any."""
+    return " " if sentence[-1] in _WIDE + _CLOSING and translation[-1:] not in _WIDE + _CLOSING else ""
 
 
 def split_lines(text: str) -> SplitText:

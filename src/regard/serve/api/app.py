@@ -6,8 +6,12 @@ from typing import Any
 from fastapi import FastAPI
 
 import regard
+from regard.serve.api.deepl.routes import OWN_KEYS as DEEPL_KEYS
+from regard.serve.api.deepl.routes import deepl_routes
 from regard.serve.api.errors import handle_errors
 from regard.serve.api.health import health_routes
+from regard.serve.api.libretranslate.routes import OWN_KEYS as LIBRETRANSLATE_KEYS
+from regard.serve.api.libretranslate.routes import libretranslate_routes
 from regard.serve.api.logs import log_request
 from regard.serve.api.metrics import Metrics, metrics_routes
 from regard.serve.api.middleware import ServiceMiddleware
@@ -25,9 +29,11 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
         docs_url=None,
         redoc_url=None,
     )
+    own_keys = (*LIBRETRANSLATE_KEYS, *DEEPL_KEYS)
     service.metrics = Metrics(service)
-    app.add_middleware(ServiceMiddleware, service=service, log=service.metrics.before(log))
+    app.add_middleware(ServiceMiddleware, service=service, log=service.metrics.before(log), own_keys=own_keys)
     handle_errors(app, service.error_shapes)
-    for routes in (health_routes, metrics_routes, translate_route, generate_route):
+    native = translate_route, generate_route
+    for routes in (health_routes, metrics_routes, *native, libretranslate_routes, deepl_routes):
         app.include_router(routes(service))
     return app

@@ -1,0 +1,1 @@
+"""The protocol of LibreTranslate, for its clients: /translate, /languages, /detect and /frontend/settings."""
