@@ -125,7 +125,8 @@ class Greedy(SlottedStrategy):
         ]
 
     def best_tokens(self, slot: int) -> tuple[int, ...]:
-        return self.results(slot)[0].tokens
+        tokens = self.tokens[slot, : int(self.lengths[slot])].tolist()
+        return tuple(tokens[:-1] if tokens and tokens[-1] == self.eos else tokens)
 
     def stop(self, slot: int) -> None:
         self.done[slot] = True

@@ -12,6 +12,7 @@ from regard.serve.api.logs import log_request
 from regard.serve.api.middleware import ServiceMiddleware
 from regard.serve.api.native.generate import generate_route
 from regard.serve.api.native.translate import translate_route
+from regard.serve.api.openai.routes import openai_routes
 from regard.serve.api.service import Service
 
 
@@ -26,6 +27,6 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
     )
     app.add_middleware(ServiceMiddleware, service=service, log=log)
     handle_errors(app, service.error_shapes)
-    for routes in (health_routes, translate_route, generate_route):
+    for routes in (health_routes, translate_route, generate_route, openai_routes):
         app.include_router(routes(service))
     return app
