@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from regard.errors import UserError
 from regard.serve.api.errors import validation_message
@@ -71,5 +72,9 @@ class OpenAIRoute(APIRoute):
                 return await handle(request)
             except RequestValidationError as error:
                 raise UserError(validation_message(error)) from None
+            except HTTPException as error:
+                if error.status_code == 400:  # FastAPI's, which is no sentence
+                    raise UserError("The body of the request cannot be read; send JSON in UTF-8.") from None
+                raise
 
         return handle_or_refuse
