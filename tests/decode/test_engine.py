@@ -196,6 +196,21 @@ def test_callback_receives_every_token_and_can_stop(translator: EncoderDecoder) 
     assert future.result(0)[0].tokens == received[-1] == decode_alone(translator, request)[0].tokens[:5]
 
 
+@pytest.mark.parametrize("config", [GREEDY, SAMPLING, BEAM])
+@pytest.mark.parametrize("vocab_size", [23, 80])  # from 64 on, compiled kernels choose the tokens
+def test_outputs_of_a_model_without_an_end_token_end_one_by_one(config: DecodeConfig, vocab_size: int) -> None:
+    torch.manual_seed(6)
+    tokens = SpecialTokensConfig(bos=1)
+    model = LanguageModelConfig(vocab_size=vocab_size, width=8, decoder=small_stack(), special_tokens=tokens).build()
+    engine = Engine(model.eval(), -1, max_rows=32)
+    futures = [engine.submit(Request((1, 5), length, config, Constraints(seed=length))) for length in range(1, 10)]
+    engine.run()
+    for length, future in enumerate(futures, start=1):
+        (best, *_) = future.result(0)
+        assert len(best.tokens) == length
+        assert not best.ended
+
+
 @pytest.mark.parametrize("sample", [False, True])
 def test_callback_of_steps_receives_the_beginning_of_the_result(translator: EncoderDecoder, sample: bool) -> None:
     received: list[Hypothesis] = []

@@ -24,6 +24,8 @@ class ServiceUrl(str):
     """The address of a server, without a slash at its end, and what runs there."""
 
     service: Service
+    log: list[dict[str, Any]]
+    """What is known about each answered request."""
 
 
 @contextmanager
@@ -44,7 +46,8 @@ def serving_models(
 @contextmanager
 def listening(service: Service) -> Iterator[ServiceUrl]:
     """Serve on a free port, until the block ends."""
-    app = create_service_app(service, log=lambda record: None)
+    log: list[dict[str, Any]] = []
+    app = create_service_app(service, log=log.append)
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_level="error", ws="none", timeout_graceful_shutdown=1, lifespan="off"
     )
@@ -57,7 +60,7 @@ def listening(service: Service) -> Iterator[ServiceUrl]:
             assert time.monotonic() < deadline, "The server did not start."
             time.sleep(0.01)
         url = ServiceUrl(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-        url.service = service
+        url.service, url.log = service, log
         yield url
     finally:
         server.should_exit = True

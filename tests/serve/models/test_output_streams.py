@@ -68,7 +68,7 @@ def test_stopped_output_does_not_come_again_and_the_others_go_on(engine: EngineT
             assert numbers.count(number) == 1
             streams.stop(number)
     assert numbers[-1] == 0
-    assert engine.active == 0
+    wait_until_idle(engine)
 
 
 def test_closing_the_iterator_or_canceling_the_request_frees_the_slots(engine: EngineThread) -> None:

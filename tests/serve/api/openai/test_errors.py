@@ -70,27 +70,30 @@ def test_error_of_the_model_at_once_and_within_a_stream(
     client: openai.OpenAI, url: ServiceUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = url.service.models.find("lm", "generate")
-    step, steps = model.pipeline.model.step, 0
+    step, steps, text_arrived = model.pipeline.model.step, 0, threading.Event()
 
     def failing(*given: Any) -> Any:
         nonlocal steps
         steps += 1
         if steps > after:
+            assert text_arrived.wait(10)
             raise RuntimeError("a defect")
         return step(*given)
 
     monkeypatch.setattr(model.pipeline.model, "step", failing)
+    after = 4
+    chunks = iter(client.completions.create(model="lm", prompt="the old cat", stream=True, temperature=0))
+    next(chunks)
+    text_arrived.set()
+    with pytest.raises(openai.APIError, match="the log under") as failed:
+        list(chunks)
+    assert failed.value.type == "server_error"
     after = 0
     with pytest.raises(openai.InternalServerError, match="the log under"):
         client.completions.create(model="lm", prompt="a")
-    after, steps = 4, 0
-    stream = client.completions.create(model="lm", prompt="the old cat", stream=True, temperature=0)
-    with pytest.raises(openai.APIError, match="the log under") as failed:
-        for _ in stream:
-            pass
-    assert failed.value.type == "server_error"
     monkeypatch.undo()
     assert client.completions.create(model="lm", prompt="a").choices
+    assert [record["status"] for record in url.log if isinstance(record.get("error"), RuntimeError)] == [200, 500]
 
 
 def test_slots_of_a_client_that_leaves_are_free(client: openai.OpenAI, url: ServiceUrl) -> None:

@@ -74,7 +74,9 @@ async def answer(request: Request, service: Service, body: SamplingBody, job: Jo
     if body.stream:
         pieces = await service.stream(request, job.model, job.capability, job.pieces)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        return StreamingResponse(_events(request, pieces, job, include_usage), media_type="text/event-stream")
+        events = _events(request, pieces, job, include_usage)
+        # nginx would hold the chunks back otherwise.
+        return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
     found = await service.compute(request, job.model, job.capability, lambda pipeline: list(job.pieces(pipeline)))
     outputs = join_pieces(found)
     usage = _usage(outputs)
