@@ -217,16 +217,10 @@ class TextGenerator(Pipeline):
         """
         constraints = constraints or Constraints()
         offsets = range(len(prompts)) if seed_offsets is None else seed_offsets
+        rows = zip(prompts, map(self.prompt_ids, self.tokenizer.encode_batch(prompts)), offsets, strict=True)
         requests = [
-            self.request(
-                self.prompt_ids(self.tokenizer.encode(prompt)),
-                max_new_tokens,
-                decode,
-                constraints.with_seed(decode.seed + offset),
-                alternatives,
-                prompt,
-            )
-            for offset, prompt in zip(offsets, prompts, strict=True)
+            self.request(ids, max_new_tokens, decode, constraints.with_seed(decode.seed + more), alternatives, prompt)
+            for prompt, ids, more in rows
         ]
         model = self.backend.decoder_model(len(requests))
         found = search_all(model, requests, self.end_id, batch_tokens=batch_tokens_for(model), progress=progress)
@@ -310,9 +304,8 @@ class TextGenerator(Pipeline):
     ) -> Request:
         """The request to continue these ids, which are all that the model reads; `prompt` is their text for errors."""
         decode.check_no_translation()
-        positions = self.max_positions
         self._check_length("prompt", prompt, ids)
-        if positions is not None:  # the last new token needs no position: it is not an input
+        if (positions := self.max_positions) is not None:  # the last new token needs no position: it is not an input
             max_new_tokens = min(max_new_tokens, positions - len(ids) + 1)
         return Request(tuple(ids), max_new_tokens, decode, constraints, alternatives)
 

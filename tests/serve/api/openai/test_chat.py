@@ -60,7 +60,9 @@ def test_stream_equals_answer_at_once(client: openai.OpenAI) -> None:
         assert "".join(piece.delta.content or "" for piece in pieces) == choice.message.content
         tokens = [each for piece in pieces if piece.logprobs for each in piece.logprobs.content or []]
         assert choice.logprobs is not None
-        assert tokens == choice.logprobs.content
+        whole_tokens = choice.logprobs.content or []
+        assert [token.token for token in tokens] == [token.token for token in whole_tokens]
+        assert [token.logprob for token in tokens] == pytest.approx([token.logprob for token in whole_tokens], abs=1e-4)
         assert bytes(byte for token in tokens for byte in token.bytes or []).decode() == choice.message.content
         assert all(len(token.top_logprobs) == 2 for token in tokens)
 
