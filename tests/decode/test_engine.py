@@ -196,6 +196,46 @@ def test_callback_receives_every_token_and_can_stop(translator: EncoderDecoder) 
     assert future.result(0)[0].tokens == received[-1] == decode_alone(translator, request)[0].tokens[:5]
 
 
+@pytest.mark.parametrize("config", [GREEDY, SAMPLING, BEAM])
+@pytest.mark.parametrize("vocab_size", [23, 80])  # from 64 on, compiled kernels choose the tokens
+def test_outputs_of_a_model_without_an_end_token_end_one_by_one(config: DecodeConfig, vocab_size: int) -> None:
+    torch.manual_seed(6)
+    tokens = SpecialTokensConfig(bos=1)
+    model = LanguageModelConfig(vocab_size=vocab_size, width=8, decoder=small_stack(), special_tokens=tokens).build()
+    engine = Engine(model.eval(), -1, max_rows=32)
+    futures = [engine.submit(Request((1, 5), length, config, Constraints(seed=length))) for length in range(1, 10)]
+    engine.run()
+    for length, future in enumerate(futures, start=1):
+        (best, *_) = future.result(0)
+        assert len(best.tokens) == length
+        assert not best.ended
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_callback_of_steps_receives_the_beginning_of_the_result(translator: EncoderDecoder, sample: bool) -> None:
+    received: list[Hypothesis] = []
+    config = DecodeConfig(beam_size=1, sample=sample, min_length=9)
+    request = Request((5, 6, 7), 10, config, Constraints(seed=3), alternatives=2)
+    engine = Engine(translator, EOS, max_rows=8)
+    future = engine.submit(request, on_step=received.append)
+    engine.run()
+    (best,) = future.result(0)
+    assert [len(one.tokens) for one in received] == list(range(1, len(received) + 1))
+    assert len(received) >= 9
+    for one in received:
+        length = len(one.tokens)
+        assert one.tokens == best.tokens[:length]
+        assert one.token_logprobs == best.token_logprobs[:length]
+        assert one.alternatives == best.alternatives[:length]
+
+
+def test_steps_of_beam_search_are_refused(translator: EncoderDecoder) -> None:
+    engine = Engine(translator, EOS, max_rows=8)
+    future = engine.submit(Request((5, 6, 7), 10, DecodeConfig(beam_size=2)), on_step=lambda hypothesis: None)
+    with pytest.raises(UserError, match="only at the end"):
+        future.result(0)
+
+
 def test_requests_may_come_from_other_threads(translator: EncoderDecoder) -> None:
     engine = Engine(translator, EOS, max_rows=8)
     requests = mixed_requests(12, seed=3)

@@ -113,6 +113,8 @@ class Request:
 
 TokenCallback = Callable[[tuple[int, ...]], bool | None]
 """Called with the tokens so far after every step; returning true stops the output there."""
+StepCallback = Callable[[Hypothesis], None]
+"""Called with the output so far after every step, log-probabilities included."""
 
 
 @dataclass(eq=False)
@@ -121,6 +123,7 @@ class DecodeFuture:
 
     request: Request
     on_tokens: TokenCallback | None = None
+    on_step: StepCallback | None = None
     canceled: bool = False
     _hypotheses: list[Hypothesis] = field(default_factory=list)
     _error: Exception | None = None

@@ -27,6 +27,7 @@ from regard.decode.strategy import (
     LogitsProcessor,
     SlottedStrategy,
     apply_processors,
+    as_input,
     topk_logsumexp,
     upcast,
     uses_numba,
@@ -246,7 +247,7 @@ class BeamSearch(SlottedStrategy):
         outputs = (tensor.numpy() for tensor in (rows, tokens, self.done))
         beam_step(logits.numpy(), *state, self.eos, *self.limits, MAX_PERIOD, *outputs)
         self._ran_fused = True
-        return Choice(rows, tokens, None)
+        return Choice(rows, as_input(tokens, self.eos), None)
 
     def _choose_cuda(self, logits: Tensor) -> Choice:
         """The same step in three Triton kernels; every tensor keeps its address."""
@@ -257,7 +258,7 @@ class BeamSearch(SlottedStrategy):
         rows = torch.empty_like(self.next_tokens)
         beam_step(best, self._kernel_state(), self.eos, (rows, self.next_tokens, self.done))
         self._ran_fused = True
-        return Choice(rows.view(-1), self.next_tokens.view(-1), None)
+        return Choice(rows.view(-1), as_input(self.next_tokens, self.eos).view(-1), None)
 
     def _kernel_state(self) -> tuple[Tensor, ...]:
         """Everything that a fused step reads or changes, in the kernels' order."""

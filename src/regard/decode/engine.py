@@ -26,6 +26,7 @@ from regard.decode.batch import (
     DecodeFuture,
     Request,
     State,
+    StepCallback,
     TokenCallback,
     pad_requests,
     thread_pool,
@@ -64,10 +65,18 @@ class Engine(Generic[State]):
         """Outputs that the last step has decoded a token of."""
         self._lock = threading.Lock()
 
-    def submit(self, request: Request, on_tokens: TokenCallback | None = None) -> DecodeFuture:
+    def submit(
+        self, request: Request, on_tokens: TokenCallback | None = None, on_step: StepCallback | None = None
+    ) -> DecodeFuture:
         """Queue a request. May be called from any thread."""
-        future = DecodeFuture(replace(request, max_length=min(request.max_length, self.max_length)), on_tokens)
+        capped = replace(request, max_length=min(request.max_length, self.max_length))
+        future = DecodeFuture(capped, on_tokens, on_step)
         beam_size = request.config.beam_size
+        if beam_size > 1 and on_step is not None:
+            future.set_exception(
+                UserError("Beam search knows its best output only at the end; a stream needs a beam_size of 1.")
+            )
+            return future
         if beam_size > self.max_rows:
             future.set_exception(UserError(f"The beam size is {beam_size}, but this engine has {self.max_rows} rows."))
             return future
@@ -341,6 +350,8 @@ class BatchGroup(Generic[State]):
 
     def _stopped_by_callback(self, slot: int) -> bool:
         future = self.futures[slot]
+        if future is not None and future.on_step is not None:
+            future.on_step(self.strategy.results(slot)[0])
         if future is None or future.on_tokens is None:
             return False
         if not future.on_tokens(self.strategy.best_tokens(slot)):

@@ -17,6 +17,7 @@ from regard.decode.strategy import (
     LogitsProcessor,
     SlottedStrategy,
     apply_processors,
+    as_input,
     topk_logsumexp,
     upcast,
     uses_numba,
@@ -93,7 +94,7 @@ class Greedy(SlottedStrategy):
         self.token_logprobs.scatter_(1, position, torch.where(done, old_logprob, logprob))
         self.lengths += ~self.done
         self.done |= (token == self.eos) | (self.lengths >= self.max_lengths)
-        return Choice(None, token, candidates)
+        return Choice(None, as_input(token, self.eos), candidates)
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One token for each slot, its logit, and the log-sum-exp of all.  # (slots, 1) each
@@ -125,7 +126,8 @@ class Greedy(SlottedStrategy):
         ]
 
     def best_tokens(self, slot: int) -> tuple[int, ...]:
-        return self.results(slot)[0].tokens
+        tokens = self.tokens[slot, : int(self.lengths[slot])].tolist()
+        return tuple(tokens[:-1] if tokens and tokens[-1] == self.eos else tokens)
 
     def stop(self, slot: int) -> None:
         self.done[slot] = True
@@ -143,7 +145,7 @@ class Greedy(SlottedStrategy):
         state = (self.tokens, self.token_logprobs, self.lengths, self.max_lengths, self.done)
         arrays = (tensor.numpy() for tensor in state)
         greedy_step(logits.numpy(), *arrays, self.eos, *self.limits, MAX_PERIOD, token.numpy())
-        return Choice(None, token, None)
+        return Choice(None, as_input(token, self.eos), None)
 
     def _choose_cuda(self, logits: Tensor) -> Choice:
         """The same step in three Triton kernels; every tensor keeps its address."""
@@ -153,7 +155,7 @@ class Greedy(SlottedStrategy):
         best = topk_logsumexp(logits, 1 + (self.limits.min_length > 0) + (self.limits.max_repeats > 0))
         exclude(best, self.tokens, self.lengths, self.eos, self.limits, MAX_PERIOD)
         greedy_step(best, state, self.eos, self.next_tokens)
-        return Choice(None, self.next_tokens, None)
+        return Choice(None, as_input(self.next_tokens, self.eos), None)
 
     def _record_alternatives(self, logprobs: Tensor, position: Tensor) -> None:
         """logprobs: # (slots, vocab_size); position: # (slots, 1)"""

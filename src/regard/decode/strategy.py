@@ -317,6 +317,11 @@ def uses_triton(logits: Tensor, k: int) -> bool:
     return fits and dispatch.runs_triton(logits.device)
 
 
+def as_input(tokens: Tensor, eos: int) -> Tensor:
+    """Next tokens as a model can read them, in place: those of ended outputs are EOS, which is −1 if there is none."""
+    return tokens.clamp_(min=0) if eos < 0 else tokens
+
+
 def upcast(logits: Tensor) -> Tensor:
     """Logits in float32, or in float64 if they are."""
     return logits if logits.dtype == torch.float64 else logits.float()

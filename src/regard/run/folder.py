@@ -4,6 +4,7 @@
                         a SHA-256 of each of the other files, which are compared when the model is loaded
     model.safetensors   the weights, under their state-dict names
     tokenizer.json      the tokenizer, if there is one (and target_tokenizer.json, if the target side has its own)
+    chat_template.jinja how the messages of a chat become a prompt, if an imported language model brought that
 
 A run that has not finished has checkpoints instead of run.json (checkpoint.py), which are loaded in the same way.
 
@@ -43,6 +44,7 @@ from regard.run.tensors import read_shapes, read_tensors, unusable_reason, write
 
 FORMAT_VERSION = 1
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
+CHAT_TEMPLATE = "chat_template.jinja"
 
 Ids = Tensor | Sequence[Sequence[int]]
 
@@ -133,6 +135,7 @@ def save_model(
     *,
     tokenizer: Tokenizer | None = None,
     target_tokenizer: Tokenizer | None = None,
+    chat_template: str | None = None,
     origin: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> Path:
@@ -146,7 +149,9 @@ def save_model(
         for name, given in zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True):
             if given is not None:
                 given.save(str(temporary / name))
-        write_model(temporary, model, [temporary / name for name in TOKENIZERS], origin or {})
+        if chat_template is not None:
+            (temporary / CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8", newline="")
+        write_model(temporary, model, [temporary / name for name in (*TOKENIZERS, CHAT_TEMPLATE)], origin or {})
     return path
 
 
@@ -158,7 +163,7 @@ def write_model(folder: Path, model: AnyModel, files: Iterable[Path], origin: Ma
         if path.is_file():
             if path.parent != folder:
                 shutil.copyfile(path, folder / path.name)
-            names += [path.name] if path.suffix == ".json" else []
+            names += [path.name] if path.suffix == ".json" or path.name == CHAT_TEMPLATE else []
     (folder / "run.json").write_text(_json(model_metadata(model, origin, folder, names)), encoding="utf-8")
 
 

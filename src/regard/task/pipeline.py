@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from regard.run import LoadedModel
     from regard.run.folder import Ids
-    from regard.task.contextual_vectors.model import ContextModel, Layer, Pooling, Sentence
+    from regard.task.contextual_vectors.model import ContextModel, Layer, Pooling, Sentence, Text
 
 
 class Pipeline:
@@ -124,9 +124,11 @@ class Pipeline:
         return found[0] if isinstance(sentences, str) else found
 
     def sentence_vectors(
-        self, texts: "str | Sequence[str]", *, layer: int | None = None, truncate: bool = False
+        self, texts: "str | Sequence[Text]", *, layer: int | None = None, truncate: bool = False
     ) -> "Tensor":
         """A unit vector for a text, (width,); for a list of texts, (texts, width). A dot product is a cosine.
+
+        A text of a list may also be given as its token ids.
 
         It is the mean over all tokens, as in Sentence-BERT; for static vectors, over the words that have one. Texts
         that are longer than the model can read are an error, unless `truncate` is set.

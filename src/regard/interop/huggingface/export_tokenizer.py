@@ -1,5 +1,6 @@
-"""Write a run folder's tokenizers for transformers."""
+"""Write a run folder's tokenizers and chat template for transformers."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer, models, processors
 from regard.data.tokenizers.tokenizer import SPECIAL_NAMES
 from regard.interop.huggingface.weights import write_json
 from regard.run import LoadedModel
+from regard.run.folder import CHAT_TEMPLATE
 
 
 def write_tokenizers(folder: Path, loaded: LoadedModel, hf_config: Mapping[str, Any], imported: bool) -> None:
@@ -20,6 +22,8 @@ def write_tokenizers(folder: Path, loaded: LoadedModel, hf_config: Mapping[str, 
         target = folder / "target_tokenizer"
         target.mkdir()
         _write_tokenizer(target, loaded.target_tokenizer, hf_config, imported)
+    if loaded.path is not None and (template := loaded.path / CHAT_TEMPLATE).is_file():
+        shutil.copyfile(template, folder / CHAT_TEMPLATE)
 
 
 def _write_tokenizer(folder: Path, given: Tokenizer, hf_config: Mapping[str, Any], imported: bool) -> None:

@@ -30,6 +30,7 @@ from regard.interop.huggingface.architectures.llama import LLAMA
 from regard.interop.huggingface.architectures.marian import MARIAN
 from regard.interop.huggingface.architectures.mistral import MISTRAL
 from regard.interop.huggingface.architectures.vit import VIT, VIT_CLASSIFICATION
+from regard.interop.huggingface.chat_template import read_chat_template, read_token_names
 from regard.interop.huggingface.hf_config import HFConfig
 from regard.interop.huggingface.mapping import convert_weights
 from regard.interop.huggingface.sentence_transformers import fit_tokenizer, read_sentence
@@ -76,8 +77,13 @@ def import_huggingface(directory: Path | str, out: Path | str) -> str:
     tokenizer, target_tokenizer = _tokenizers(source, architecture, sentence, origin)
     if architecture.model_type == "vit":
         origin["preprocessor"] = read_if_there(source / "preprocessor_config.json")
+    template = None if tokenizer is None else read_chat_template(source)
+    if template is not None:
+        origin["chat_tokens"] = read_token_names(source)
     model = _build(architecture, _completed_config(given, origin, source), weights, tokenizer)
-    save_model(model, out, tokenizer=tokenizer, target_tokenizer=target_tokenizer, origin=origin)
+    save_model(
+        model, out, tokenizer=tokenizer, target_tokenizer=target_tokenizer, chat_template=template, origin=origin
+    )
     return f"imported {architecture.name} {describe(model, tokenizer is not None)}."
 
 

@@ -17,6 +17,7 @@ from regard.serve.api.metrics import Metrics, metrics_routes
 from regard.serve.api.middleware import ServiceMiddleware
 from regard.serve.api.native.generate import generate_route
 from regard.serve.api.native.translate import translate_route
+from regard.serve.api.openai.routes import openai_routes
 from regard.serve.api.service import Service
 
 
@@ -33,7 +34,7 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
     service.metrics = Metrics(service)
     app.add_middleware(ServiceMiddleware, service=service, log=service.metrics.before(log), own_keys=own_keys)
     handle_errors(app, service.error_shapes)
-    native = translate_route, generate_route
-    for routes in (health_routes, metrics_routes, *native, libretranslate_routes, deepl_routes):
+    own = health_routes, metrics_routes, translate_route, generate_route
+    for routes in (*own, openai_routes, libretranslate_routes, deepl_routes):
         app.include_router(routes(service))
     return app

@@ -119,6 +119,7 @@ class _Exchange:
         """For the log."""
         state = self.scope["state"]
         error = self.error or state.get("error")
+        failed = (self.status or 500) == 500 or (self.status == 200 and "error" in state)  # also within a stream
         route = self.scope.get("route")
         return {
             "id": self.id,
@@ -127,7 +128,7 @@ class _Exchange:
             "status": self.status or 499,
             "seconds": round(time.perf_counter() - self.start, 4),
             **{key: state[key] for key in ("model", "items", "tokens") if key in state},
-            **({"error": error} if error is not None and (self.status or 500) == 500 else {}),
+            **({"error": error} if error is not None and failed else {}),
         }
 
 

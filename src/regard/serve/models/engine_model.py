@@ -7,18 +7,15 @@ those of the command line.
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from queue import SimpleQueue
+from contextlib import closing
 from typing import Any
 
 from regard.decode import BatchDecoderModel, DecodeFuture, Hypothesis, Request
-from regard.decode.batch import TokenCallback
 from regard.decode.coverage import rank_by_coverage
 from regard.serve.models.cancellation import Cancellation, current_cancellation
 from regard.serve.models.engine_thread import EngineThread
+from regard.serve.models.output_streams import MAX_IN_FLIGHT, OutputStreams
 from regard.task.backend import Backend, Precision
-
-MAX_IN_FLIGHT = 32
-"""Outputs that one request has in the engine at a time. The rest of a long text waits, so that others get a turn."""
 
 
 class EngineModel:
@@ -57,16 +54,13 @@ class EngineModel:
 
     def stream(self, request: Request, eos: int) -> Generator[tuple[int, ...], None, None]:
         """The tokens of an output while it is decoded: all so far after each step, and those of the result at last."""
-        cancellation = current_cancellation()
-        arrived: SimpleQueue[tuple[int, ...] | None] = SimpleQueue()
-        future = _submit(self._engine_for(eos), request, cancellation, arrived.put)
-        future.when_done(lambda: arrived.put(None))
-        try:
-            while (tokens := arrived.get()) is not None:
-                yield tokens
-            yield _result(future, cancellation)[0].tokens
-        finally:
-            future.cancel()
+        with closing(iter(self.stream_all([request], eos))) as outputs:
+            for output in outputs:
+                yield output.hypothesis.tokens
+
+    def stream_all(self, requests: Sequence[Request], eos: int, *, logprobs: bool = False) -> OutputStreams:
+        """Several outputs while they are decoded, each with its log-probabilities if they are asked for."""
+        return OutputStreams(self._engine_for(eos), requests, logprobs=logprobs)
 
     def _ranked(self, request: Request, found: list[Hypothesis], eos: int) -> list[Hypothesis]:
         if not request.config.coverage_penalty:
@@ -105,10 +99,8 @@ class EngineBackend(Backend[Any]):
         raise AssertionError("a served model stays on its device")
 
 
-def _submit(
-    engine: EngineThread, request: Request, cancellation: Cancellation, on_tokens: TokenCallback | None = None
-) -> DecodeFuture:
-    future = engine.submit(request, on_tokens)
+def _submit(engine: EngineThread, request: Request, cancellation: Cancellation) -> DecodeFuture:
+    future = engine.submit(request)
     cancellation.add(future)
     return future
 

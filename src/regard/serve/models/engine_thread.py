@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from regard.decode import DecodeFuture, Engine, Request
-from regard.decode.batch import TokenCallback
+from regard.decode.batch import StepCallback, TokenCallback
 
 
 class EngineThread:
@@ -23,9 +23,11 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="regard-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, on_tokens: TokenCallback | None = None) -> DecodeFuture:
+    def submit(
+        self, request: Request, on_tokens: TokenCallback | None = None, on_step: StepCallback | None = None
+    ) -> DecodeFuture:
         """Queue a request; once the thread was closed, its future has an error."""
-        future = self.engine.submit(request, on_tokens)
+        future = self.engine.submit(request, on_tokens, on_step)
         with self._wake:
             self._wake.notify()
             closed = self._closed

@@ -25,6 +25,8 @@ Pooling = Literal["mean", "first", "last"]
 """Which of a word's tokens count."""
 Sentence = str | Sequence[str]
 """A text, or its words."""
+Text = str | Sequence[int]
+"""A text, or its token ids."""
 Progress = Callable[[int], None]
 
 
@@ -114,7 +116,7 @@ class ContextModel:
 
     def mean_vectors(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Text],
         layer: Layer = None,
         *,
         truncate: bool = False,
@@ -125,7 +127,7 @@ class ContextModel:
         Of all layers it is (texts, layers, width). An encoder's special tokens count too, as in Sentence-BERT. With
         `truncate`, only the beginning of a text is read that is longer than the model can take.
         """
-        rows = self.tokenizer.encode_batch(texts)
+        rows = self.token_rows(texts)
         if truncate:
             self.truncated += sum(len(row) > self.room for row in rows)
             rows = [row[: self.room] for row in rows]
@@ -142,6 +144,15 @@ class ContextModel:
         known = next((each for each in found if each is not None), None)
         zeros = torch.zeros(self._width(layer) if known is None else known.shape)
         return torch.stack([zeros, *(zeros if each is None else each for each in found)])[1:]
+
+    def token_rows(self, texts: Sequence[Text]) -> list[list[int]]:
+        """The token ids of each text, without special tokens. Ids are taken as they are, if there are such tokens."""
+        plain = self.tokenizer.encode_batch([text for text in texts if isinstance(text, str)])
+        encoded = iter(plain)
+        rows = [next(encoded) if isinstance(text, str) else list(text) for text in texts]
+        if len(plain) < len(rows):
+            self.tokenizer.decode_batch(rows)  # refuses unknown ids
+        return rows
 
     @property
     def room(self) -> int:

@@ -15,7 +15,7 @@ from regard.data.text.treebank_tokenizer import treebank_tokenize
 from regard.data.text.words import WordsConfig, splitter
 from regard.errors import UserError
 from regard.model.before.word_vectors.keyed_vectors import KeyedVectors
-from regard.task.contextual_vectors.model import Layer, Pooling, Progress, Sentence, TextVectors
+from regard.task.contextual_vectors.model import Layer, Pooling, Progress, Sentence, Text, TextVectors
 
 if TYPE_CHECKING:
     from regard.task.pipeline import Pipeline
@@ -52,7 +52,7 @@ def occurrences(
 
 def sentence_vectors(
     pipeline: "Pipeline",
-    texts: Sequence[str],
+    texts: Sequence[Text],
     *,
     layer: int | None = None,
     truncate: bool = False,
@@ -64,7 +64,15 @@ def sentence_vectors(
         means = pipeline.context_model.mean_vectors(texts, layer, truncate=truncate, progress=progress)
         return functional.normalize(means, dim=-1)
     _check_static(layer)
-    return functional.normalize(bag_of_vectors(keyed, texts), dim=-1)
+    return functional.normalize(bag_of_vectors(keyed, _only_texts(texts)), dim=-1)
+
+
+def count_tokens(pipeline: "Pipeline", texts: Sequence[Text]) -> int:
+    """How many tokens some texts have; for static vectors, how many words."""
+    if static_vectors_of(pipeline) is not None:
+        split = splitter(WordsConfig(lowercase=False))
+        return sum(len(split(text)) for text in _only_texts(texts))
+    return sum(map(len, pipeline.context_model.token_rows(texts)))
 
 
 def bag_of_vectors(keyed: KeyedVectors, texts: Sequence[str]) -> Tensor:
@@ -95,6 +103,13 @@ def _static_words(keyed: KeyedVectors, words: Sequence[str]) -> TextVectors:
             known.append((word, torch.from_numpy(composed)))
     vectors = torch.stack([vector for _, vector in known]) if known else torch.zeros(0, keyed.dimension)
     return TextVectors(tuple(word for word, _ in known), vectors)
+
+
+def _only_texts(texts: Sequence[Text]) -> list[str]:
+    found = [text for text in texts if isinstance(text, str)]
+    if len(found) < len(texts):
+        raise UserError("Static vectors of words have no token ids; give texts.")
+    return found
 
 
 def _check_static(layer: Layer) -> None:

@@ -160,7 +160,8 @@ class TextGenerator(Pipeline):
         stop = [stop] if isinstance(stop, str) else stop
         if decode.beam_size > 1:
             raise UserError("Beam search knows its best text only at the end; stream with a beam size of 1.")
-        request = self._request(prompt, max_new_tokens, decode, Constraints(), 0)
+        ids = self.prompt_ids(self.tokenizer.encode(prompt))
+        request = self.request(ids, max_new_tokens, decode, Constraints(), 0, prompt)
         streamer = TextStreamer(self.tokenizer, stop, request.source)
         received = 0
         with closing(self.backend.stream(request, self.end_id)) as outputs:
@@ -216,9 +217,10 @@ class TextGenerator(Pipeline):
         """
         constraints = constraints or Constraints()
         offsets = range(len(prompts)) if seed_offsets is None else seed_offsets
+        rows = zip(prompts, map(self.prompt_ids, self.tokenizer.encode_batch(prompts)), offsets, strict=True)
         requests = [
-            self._request(prompt, max_new_tokens, decode, constraints.with_seed(decode.seed + offset), alternatives)
-            for offset, prompt in zip(offsets, prompts, strict=True)
+            self.request(ids, max_new_tokens, decode, constraints.with_seed(decode.seed + more), alternatives, prompt)
+            for prompt, ids, more in rows
         ]
         model = self.backend.decoder_model(len(requests))
         found = search_all(model, requests, self.end_id, batch_tokens=batch_tokens_for(model), progress=progress)
@@ -291,27 +293,34 @@ class TextGenerator(Pipeline):
             return [special.eos]  # a text begins where the one before it ended
         return list(ids)
 
-    def _request(
-        self, prompt: str, max_new_tokens: int, decode: DecodeConfig, constraints: Constraints, alternatives: int
+    def request(
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int,
+        decode: DecodeConfig,
+        constraints: Constraints,
+        alternatives: int,
+        prompt: str | None = None,
     ) -> Request:
+        """The request to continue these ids, which are all that the model reads; `prompt` is their text for errors."""
         decode.check_no_translation()
-        ids, positions = self.prompt_ids(self.tokenizer.encode(prompt)), self.max_positions
         self._check_length("prompt", prompt, ids)
-        if positions is not None:  # the last new token needs no position: it is not an input
+        if (positions := self.max_positions) is not None:  # the last new token needs no position: it is not an input
             max_new_tokens = min(max_new_tokens, positions - len(ids) + 1)
         return Request(tuple(ids), max_new_tokens, decode, constraints, alternatives)
 
-    def _check_length(self, noun: str, text: str, ids: Sequence[int]) -> None:
+    def _check_length(self, noun: str, text: str | None, ids: Sequence[int]) -> None:
         """Refuse a text that is longer than the model can read. `noun` is what the error calls it."""
         positions = self.max_positions
         if len(ids) > (MAX_PROMPT_TOKENS if positions is None else positions):
-            quoted = text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}…"
+            short = (text or "")[:_QUOTED_CHARACTERS] + "…" * (len(text or "") > _QUOTED_CHARACTERS)
+            quoted = "" if text is None else f" {short!r}"
             limit = (
                 f"at most {MAX_PROMPT_TOKENS:,} are read"
                 if positions is None
                 else f"this model has {positions:,} positions"
             )
-            raise UserError(f"The {noun} {quoted!r} has {len(ids):,} tokens, and {limit}; shorten it.")
+            raise UserError(f"The {noun}{quoted} has {len(ids):,} tokens, and {limit}; shorten it.")
 
     def _generated(self, prompt: str, ids: Sequence[int], one: Hypothesis, stop: Sequence[str]) -> GeneratedText:
         """The text of a hypothesis. `ids` are the model's input."""

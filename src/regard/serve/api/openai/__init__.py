@@ -1,0 +1,1 @@
+"""OpenAI's protocol, as its clients speak it: completions, chats, embeddings, and the list of models."""
