@@ -10,9 +10,27 @@ from regard.serve.api.errors import handle_errors
 from regard.serve.api.health import health_routes
 from regard.serve.api.logs import log_request
 from regard.serve.api.middleware import ServiceMiddleware
+from regard.serve.api.native.classify import classify_route
+from regard.serve.api.native.embed import embed_route
+from regard.serve.api.native.fill import fill_route
 from regard.serve.api.native.generate import generate_route
+from regard.serve.api.native.parse import parse_route
+from regard.serve.api.native.score import score_route
+from regard.serve.api.native.tag import tag_route
 from regard.serve.api.native.translate import translate_route
+from regard.serve.api.responses import ERRORS
 from regard.serve.api.service import Service
+
+NATIVE_ROUTES = (
+    translate_route,
+    generate_route,
+    parse_route,
+    fill_route,
+    tag_route,
+    classify_route,
+    embed_route,
+    score_route,
+)
 
 
 def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] = log_request) -> FastAPI:
@@ -26,6 +44,6 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
     )
     app.add_middleware(ServiceMiddleware, service=service, log=log)
     handle_errors(app, service.error_shapes)
-    for routes in (health_routes, translate_route, generate_route):
-        app.include_router(routes(service))
+    for routes in (health_routes, *NATIVE_ROUTES):
+        app.include_router(routes(service), responses=ERRORS)
     return app

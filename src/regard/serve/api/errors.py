@@ -110,6 +110,8 @@ def handle_errors(app: FastAPI, shapes: ErrorShapes) -> None:
 def validation_message(error: RequestValidationError) -> str:
     """The first problem of a request as a sentence that names the field."""
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "The body is not valid JSON; send an object in JSON."
     field = ".".join(str(part) for part in first["loc"] if part != "body")
     problem = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     message = (

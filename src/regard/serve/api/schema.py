@@ -12,6 +12,8 @@ ModelName = Annotated[
     str | None, Field(description="A model of this server. Default: the first that can do this.", examples=[None])
 ]
 
+Tokenized = Annotated[bool, Field(description="Whether words are already separated by spaces.")]
+
 
 class Body(BaseModel):
     """A request. Unknown fields are refused, so that a misspelled one is not ignored."""
