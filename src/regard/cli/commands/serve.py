@@ -48,6 +48,9 @@ def serve(
         list[str] | None,
         typer.Option(metavar="MODEL=SOURCE:TARGET", help="The languages of a translator: en-tr=en:tr. Repeatable."),
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="The page of `regard look` at /, to try the models in a browser.")
+    ] = True,
     batch_size: Annotated[
         int, typer.Option(min=1, max=4096, help="Outputs, times their beams, that a model decodes together.")
     ] = 64,
@@ -94,7 +97,7 @@ def serve(
         print(f"http://{f'[{address}]' if ':' in address else address}:{number}/", flush=True)
         print("Press Ctrl-C to stop the server.", file=sys.stderr, flush=True)
 
-    run_service(create_service_app(service), service, listener, grace=grace, on_ready=announce)
+    run_service(create_service_app(service, page=page), service, listener, grace=grace, on_ready=announce)
 
 
 def _access(host: str, keys: list[str], no_auth: bool, origins: list[str]) -> "Access":

@@ -18,6 +18,7 @@ from regard.serve.api.native.parse import parse_route
 from regard.serve.api.native.score import score_route
 from regard.serve.api.native.tag import tag_route
 from regard.serve.api.native.translate import translate_route
+from regard.serve.api.page import add_page
 from regard.serve.api.responses import ERRORS
 from regard.serve.api.service import Service
 
@@ -33,8 +34,10 @@ NATIVE_ROUTES = (
 )
 
 
-def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] = log_request) -> FastAPI:
-    """The app that serves some models. Its description is at /openapi.json."""
+def create_service_app(
+    service: Service, log: Callable[[dict[str, Any]], None] = log_request, *, page: bool = True
+) -> FastAPI:
+    """The app that serves some models, and a page at /. Its description is at /openapi.json."""
     app = FastAPI(
         title="regard",
         version=regard.__version__,
@@ -46,4 +49,6 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
     handle_errors(app, service.error_shapes)
     for routes in (health_routes, *NATIVE_ROUTES):
         app.include_router(routes(service), responses=ERRORS)
+    if page:
+        add_page(app, service)
     return app
