@@ -19,7 +19,14 @@ from tests.look.support import save_run, task_models
 
 HOME = "http://127.0.0.1:8000"
 LIMITS = Limits(
-    body_bytes=100_000, image_body_bytes=400_000, items=8, characters=500, total_characters=1200, seconds=30
+    body_bytes=100_000,
+    image_body_bytes=400_000,
+    items=8,
+    characters=500,
+    total_characters=1200,
+    new_tokens=16,
+    beam_size=4,
+    seconds=30,
 )
 NAMES = {
     "translator": "translation",

@@ -112,7 +112,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no mask": ("fill", {"text": ["[MASK]", "a"]}, 400, "text[1] has no mask"),
     "too many passes": ("fill", {"text": "[MASK]" * 9, "tokens_per_mask": 32}, 413, "2,304 passes"),
     "no such layer": ("embed", {"text": "a", "layer": 99}, 400, "There is no layer 99"),
-    "too many beams": ("parse", {"text": "a", "beam_size": 17}, 413, "beam_size is 17"),
+    "too many beams": ("parse", {"text": "a", "beam_size": 5}, 413, "beam_size is 5"),
     "text and image": ("classify", {"text": "a", "image": "a"}, 400, "either text or image"),
     "neither text nor image": ("classify", {}, 400, "either text or image"),
     "no image": ("classify", {"image": "aGFsbG8="}, 400, "cannot be read"),

@@ -30,6 +30,8 @@ _HTTP_MESSAGES = {
     404: "There is nothing at this address.",
     405: "This address does not take that kind of request.",
 }
+_UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of a body that is nested too deeply, for example."""
 
 
 class RefusedError(UserError):
@@ -103,7 +105,9 @@ def handle_errors(app: FastAPI, shapes: ErrorShapes) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        message = _HTTP_MESSAGES.get(error.status_code, str(error.detail))
+        if error.detail == _UNREADABLE:
+            return shapes.response(request.url.path, 400, "The body cannot be read; send valid JSON in UTF-8.")
+        message = _HTTP_MESSAGES.get(error.status_code, f"{str(error.detail).rstrip('.')}.")
         return shapes.response(request.url.path, error.status_code, message, error.headers)
 
 

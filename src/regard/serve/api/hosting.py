@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from regard.serve.api.connections import PatientProtocol
 from regard.serve.api.service import Service
 
 DRAIN_SECONDS = 0.5
@@ -26,7 +27,7 @@ def run_service(
     models again."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=PatientProtocol,
         ws="none",
         log_config=None,
         access_log=False,
