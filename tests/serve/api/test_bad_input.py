@@ -28,7 +28,9 @@ from tests.serve.api.small_service import LIMITS, make_client, whole_service
 
 SECONDS = 20
 """No answer takes as long, even on a busy machine."""
-EXAMPLES = 2000 if THOROUGH else 100
+EXAMPLES = 2000 if THOROUGH else 120
+REQUESTS = 10
+"""Requests of an example, to different routes."""
 PAGE_PATHS = ["/api/traces", "/api/models/tagger/traces", "/api/models/tagger/head-importance", "/api/traces/x/cell"]
 
 
@@ -153,21 +155,28 @@ KINDS = st.sampled_from(
 )
 
 
+def paths(server: Server) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(list(server.fields)), min_size=REQUESTS, max_size=REQUESTS)
+
+
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_wrong_values_are_refused(server: Server, data: st.DataObject) -> None:
-    for path, fields in server.fields.items():
-        keys = st.sampled_from([*fields, "nothing", "\ud800"])
+    for path in data.draw(paths(server)):
+        keys = st.sampled_from([*server.fields[path], "nothing", "\ud800"])
         body = data.draw(st.dictionaries(keys, VALUES, max_size=3) | VALUES)
         check(server.post(path, json.dumps(body).encode()), refused=False)
 
 
 @settings(max_examples=EXAMPLES)
-@given(body=st.binary(max_size=60) | TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")), kind=KINDS)
-def test_what_is_no_json_is_refused(server: Server, body: bytes, kind: str) -> None:
-    for path in server.fields:
-        if path != "/api/traces":  # takes files
-            check(server.post(path, b"{" + body, kind))
+@given(
+    data=st.data(),
+    body=st.binary(max_size=60) | TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
+    kind=KINDS,
+)
+def test_what_is_no_json_is_refused(server: Server, data: st.DataObject, body: bytes, kind: str) -> None:
+    for path in data.draw(paths(server)):
+        check(server.post(path, b"{" + body, kind))
 
 
 DEEP = {

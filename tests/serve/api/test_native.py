@@ -2,7 +2,10 @@
 
 import base64
 import io
+import threading
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from PIL import Image
 from regard.task.auto import open_model
 from regard.task.json_records import class_records, guess_records, parse_record, tags_record
 from tests.look.support import SENTENCES, sample_image
-from tests.serve.api.small_service import LIMITS, check_refused, make_client, run_folder
+from tests.serve.api.small_service import LIMITS, check_refused, make_client, run_folder, served
 
 TEXTS = [*SENTENCES, "a cat"]
 MASKED = ["the [MASK] cat", "a [MASK] and a [MASK]"]
@@ -124,6 +127,8 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "another number of sources": ("score", {"text": ["a"], "source": ["a", "b"]}, 400, "2 sources and 1 texts"),
     "a source without translator": ("score", {"text": "a", "source": "b", "model": "generator"}, 400, "leave it out"),
     "unknown field": ("tag", {"text": "a", "txt": "b"}, 422, "txt"),
+    "too many values": ("tag", {"text": [0] * 20_000}, 422, "more than 5,000 values"),
+    "no object": ("tag", [], 422, "not a JSON object"),  # type: ignore[dict-item]
     "unknown model": ("tag", {"text": "a", "model": "b"}, 404, "There is no model 'b'"),
 }
 
@@ -173,3 +178,21 @@ def test_damaged_forms_are_refused(content: bytes, kind: str, expected: str) -> 
     response = make_client().post("/v1/classify", content=content, headers={"content-type": kind})
     assert 400 <= response.status_code < 423
     check_refused(response, response.status_code, expected)
+
+
+def test_requests_that_wait_together_are_answered_as_alone() -> None:
+    model = served("tagger")
+    texts = [f"{text} {number}" for number in range(3) for text in SENTENCES]
+    expected = [post("tag", text=text) for text in texts]
+    batches, release = model.batcher.batches, threading.Event()
+    model.passes.submit(lambda: release.wait(20))
+    with ThreadPoolExecutor(len(texts)) as pool:
+        found = pool.map(lambda text: post("tag", text=text), texts)
+        while model.passes.waiting < len(texts):
+            time.sleep(0.005)
+        release.set()
+        answers = list(found)
+    assert model.batcher.batches == batches + 1
+    for one, other in zip(answers, expected, strict=True):
+        assert one["tagged"]["tags"] == other["tagged"]["tags"]
+        assert one["tagged"]["probabilities"] == pytest.approx(other["tagged"]["probabilities"], abs=2e-4)

@@ -116,6 +116,8 @@ def validation_message(error: RequestValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return "The body is not valid JSON; send an object in JSON."
+    if first["type"] in ("model_attributes_type", "model_type") and tuple(first["loc"]) == ("body",):
+        return "The body is not a JSON object; send one with the content type application/json."
     field = ".".join(str(part) for part in first["loc"] if part != "body")
     problem = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     message = (

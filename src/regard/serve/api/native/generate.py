@@ -103,7 +103,7 @@ async def _stream(request: Request, service: Service, model: ServedModel, body: 
     prompt, decode = body.prompt, generation_search(SAMPLING, body.changes(service.limits))
 
     def pieces(generator: TextGenerator) -> Iterator[str]:
-        return generator.stream(prompt, max_new_tokens=body.max_new_tokens, decode=decode, stop=body.stop)
+        return generator.stream(prompt, max_new_tokens=body.max_new_tokens or NEW_TOKENS, decode=decode, stop=body.stop)
 
     items = await service.stream(request, model, "generate", pieces)
     return StreamingResponse(_lines(items), media_type="application/x-ndjson")
