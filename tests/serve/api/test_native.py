@@ -181,15 +181,16 @@ def test_damaged_forms_are_refused(content: bytes, kind: str, expected: str) -> 
 
 
 def test_requests_that_wait_together_are_answered_as_alone() -> None:
-    model = served("tagger")
+    model, client = served("tagger"), make_client()
     texts = [f"{text} {number}" for number in range(3) for text in SENTENCES]
     expected = [post("tag", text=text) for text in texts]
-    batches, release = model.batcher.batches, threading.Event()
+    batches, release, deadline = model.batcher.batches, threading.Event(), time.monotonic() + 20
     model.passes.submit(lambda: release.wait(20))
     with ThreadPoolExecutor(len(texts)) as pool:
-        found = pool.map(lambda text: post("tag", text=text), texts)
-        while model.passes.waiting < len(texts):
+        found = pool.map(lambda text: client.post("/v1/tag", json={"text": text}).json(), texts)
+        while model.passes.waiting < len(texts) and time.monotonic() < deadline:
             time.sleep(0.005)
+        assert model.passes.waiting == len(texts)
         release.set()
         answers = list(found)
     assert model.batcher.batches == batches + 1
