@@ -28,7 +28,7 @@ from tests.serve.api.small_service import LIMITS, make_client, whole_service
 
 SECONDS = 20
 """No answer takes as long, even on a busy machine."""
-EXAMPLES = 2000 if THOROUGH else 120
+EXAMPLES = 2000 if THOROUGH else 100
 REQUESTS = 10
 """Requests of an example, to different routes."""
 PAGE_PATHS = ["/api/traces", "/api/models/tagger/traces", "/api/models/tagger/head-importance", "/api/traces/x/cell"]

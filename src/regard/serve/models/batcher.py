@@ -66,6 +66,8 @@ class Batcher:
         batch = self._take(key, first)
         if not batch:
             return
+        self.batches += 1
+        self.items += sum(len(part.items) for part in batch)
         try:
             _compute_batch(batch, compute)
         except Exception as error:
@@ -74,8 +76,6 @@ class Batcher:
             else:
                 for part in batch:
                     _compute_alone(part, compute)
-        self.batches += 1
-        self.items += sum(len(part.items) for part in batch)
 
     def _take(self, key: Hashable, first: "_Part") -> list["_Part"]:
         """A request and those that are computed with it, in the order in which they came; none if it is done."""
