@@ -81,11 +81,19 @@ def page(browser: Browser, server_url: ServerUrl) -> Iterator[Page]:
 
 
 class fresh_page:  # noqa: N801  used as a context manager
-    """A new page in light or dark mode, `width` pixels wide. Its errors and requests are checked when it is closed."""
+    """A new page in light or dark mode, `width` pixels wide. Its errors and requests are checked when it is closed.
 
-    def __init__(self, browser: Browser, allowed: str, *, width: int = 1280, dark: bool = False) -> None:
+    `password` is what its user enters when the browser asks for one.
+    """
+
+    def __init__(
+        self, browser: Browser, allowed: str, *, width: int = 1280, dark: bool = False, password: str | None = None
+    ) -> None:
         self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", accept_downloads=True
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            accept_downloads=True,
+            http_credentials=None if password is None else {"username": "", "password": password},
         )
         self.allowed = allowed
         self.errors: list[str] = []

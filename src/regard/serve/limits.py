@@ -18,6 +18,10 @@ class Limits:
     """Bytes of a request's body."""
     image_body_bytes: int = 16 << 20
     """Bytes of the body of a request with images."""
+    image_pixels: int = 1 << 25
+    """Pixels of an image: a small file can have very many."""
+    total_image_pixels: int = 1 << 27
+    """Pixels of all images of a request."""
     items: int = 128
     """Texts or images in a request."""
     characters: int = 20_000

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from regard.errors import UserError
+from regard.serve.inspector.guard import HEADERS
 
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -52,6 +53,7 @@ class StaticPage:
             return Response(missing, 404, media_type="text/plain; charset=utf-8")
         is_hashed = request.url.query == file.etag[1:13]
         headers = {
+            **HEADERS,
             "etag": file.etag,
             "cache-control": "public, max-age=31536000, immutable" if is_hashed else "no-cache",
         }

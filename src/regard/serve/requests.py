@@ -5,15 +5,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from regard.look.schema import Message
 from regard.serve.worker import OverloadedError, Worker
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=BaseModel)
 
 MAX_JSON_VALUES = 200_000
 """Values in a JSON body, counted by what separates them. Its size alone does not bound the memory that they take."""
@@ -29,8 +28,13 @@ async def read_json(request: Request, kind: type[M]) -> M:
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
-        errors = error.errors(include_input=False, include_context=False, include_url=False)
-        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors]) from None
+        raise as_request_error(error) from None
+
+
+def as_request_error(error: ValidationError) -> RequestValidationError:
+    """What is wrong with a message, as an error of the request's body."""
+    errors = error.errors(include_input=False, include_context=False, include_url=False)
+    return RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors])
 
 
 async def compute(request: Request, worker: Worker, function: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ whose lines are sorted by length and batched; the scores come in the order of th
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -89,11 +89,35 @@ def score_given(
                 progress(before + finished * process_group.size)
 
         shard = process_group.shard(chunk)
-        scored = process_group.gather_interleaved(_score(scorer, shard, report) if shard else [])
-        for line, (tokens, logprobs) in zip(chunk, scored, strict=True):
-            source, text = line if isinstance(line, Pair) else (None, line)
-            yield ForcedScore(source, text, tuple(tokens), tuple(logprobs))
+        scored = score_lines(scorer, shard, report) if shard else []
+        plain = process_group.gather_interleaved([(one.tokens, one.token_logprobs) for one in scored])
+        for line, (tokens, logprobs) in zip(chunk, plain, strict=True):
+            yield ForcedScore(*_source_and_text(line), tuple(tokens), tuple(logprobs))
         done += len(chunk)
+
+
+def score_lines(
+    scorer: Translator | TextGenerator, lines: Sequence[Pair | str], progress: Callable[[int], None] | None = None
+) -> list[ForcedScore]:
+    """The forced score of each pair, for a translator, or of each text, for a language model."""
+    sides = [_source_and_text(line) for line in lines]
+    texts = [text for _, text in sides]
+    if isinstance(scorer, Translator):
+        tokenizer = scorer.target_tokenizer
+        found = scorer.score([source or "" for source, _ in sides], texts, progress=progress)
+    else:
+        tokenizer, found = scorer.tokenizer, scorer.score(texts, progress=progress)
+    scored = []
+    for (source, text), ids, logprobs in zip(sides, tokenizer.encode_batch(texts), found, strict=True):
+        # A translation has an end token more; a language model may not predict the first token.
+        predicted = ids[max(len(ids) - len(logprobs), 0) :]
+        tokens = [*tokenizer.decode_batch([[token] for token in predicted]), ""]
+        scored.append(ForcedScore(source, text, tuple(tokens[: len(logprobs)]), tuple(logprobs)))
+    return scored
+
+
+def _source_and_text(line: Pair | str) -> tuple[str | None, str]:
+    return (line.source, line.target) if isinstance(line, Pair) else (None, line)
 
 
 def _read_text(data: CorpusConfig) -> Iterator[str]:
@@ -106,21 +130,3 @@ def _read_text(data: CorpusConfig) -> Iterator[str]:
         yield line
     if empty:
         raise UserError(f"{path}: there is no line to score; at least one is needed.")
-
-
-def _score(
-    scorer: Translator | TextGenerator, lines: list[Any], progress: Callable[[int], None]
-) -> list[tuple[list[str], list[float]]]:
-    """The text and the log-probability of each predicted token, for each line."""
-    if isinstance(scorer, Translator):
-        sources, texts = [pair.source for pair in lines], [pair.target for pair in lines]
-        tokenizer, found = scorer.target_tokenizer, scorer.score(sources, texts, progress=progress)
-    else:
-        texts, tokenizer, found = lines, scorer.tokenizer, scorer.score(lines, progress=progress)
-    scored = []
-    for ids, logprobs in zip(tokenizer.encode_batch(texts), found, strict=True):
-        # A translation has an end token more; a language model may not predict the first token.
-        predicted = ids[max(len(ids) - len(logprobs), 0) :]
-        tokens = [*tokenizer.decode_batch([[token] for token in predicted]), ""]
-        scored.append((tokens[: len(logprobs)], list(logprobs)))
-    return scored

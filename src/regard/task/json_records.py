@@ -3,8 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from regard.data.tokenizers.tokenizer import TextTokenizer
+    from regard.task.classification.pipeline import TaggedWords
     from regard.task.language_modeling.pipeline import GeneratedText
+    from regard.task.masked_lm.pipeline import Guess
+    from regard.task.parsing.pipeline import ParsedSentence
     from regard.task.translation.result import TranslatedText
 
 Alternatives = tuple[tuple[tuple[int, float], ...], ...]
@@ -57,3 +62,35 @@ def token_records(
             ]
         records.append(record)
     return records
+
+
+def parse_record(parsed: "ParsedSentence | None") -> dict[str, Any]:
+    """A sentence and its tree; None is a sentence without words."""
+    if parsed is None:
+        return {"words": [], "tree": None}
+    return {
+        "words": list(parsed.words),
+        "tags": list(parsed.tree.tags()),
+        "tree": str(parsed.tree),
+        "score": round(parsed.score, 4),
+        "logprob": round(parsed.logprob, 4),
+    }
+
+
+def tags_record(tagged: "TaggedWords | None") -> dict[str, Any]:
+    """The words of a sentence with their tags; None is a sentence without words."""
+    return {
+        "words": [] if tagged is None else list(tagged.words),
+        "tags": [] if tagged is None else list(tagged.tags),
+        "probabilities": [] if tagged is None else [round(one, 4) for one in tagged.probabilities],
+    }
+
+
+def class_records(classes: "Sequence[tuple[str, float]]") -> list[dict[str, Any]]:
+    """The classes of a text or an image, most likely first."""
+    return [{"label": label, "probability": round(probability, 6)} for label, probability in classes]
+
+
+def guess_records(masks: "Sequence[Sequence[Guess]]") -> list[list[dict[str, Any]]]:
+    """What the masks of a text can be filled with, most likely first."""
+    return [[{"text": one.text, "probability": round(one.probability, 6)} for one in guesses] for guesses in masks]

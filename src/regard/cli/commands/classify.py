@@ -83,5 +83,6 @@ def _columns(classes: Classes) -> Iterable[str]:
 
 
 def _as_json(item: dict[str, str], classes: Classes) -> str:
-    found = [{"label": label, "probability": round(probability, 6)} for label, probability in classes]
-    return json.dumps({**item, "classes": found}, ensure_ascii=False)
+    from regard.task.json_records import class_records
+
+    return json.dumps({**item, "classes": class_records(classes)}, ensure_ascii=False)

@@ -88,5 +88,6 @@ def _as_text(guesses: "Sequence[Guess]") -> str:
 
 
 def _as_json(line: str, masks: "Sequence[Sequence[Guess]]") -> str:
-    found = [[{"text": one.text, "probability": round(one.probability, 6)} for one in guesses] for guesses in masks]
-    return json.dumps({"text": line, "masks": found}, ensure_ascii=False)
+    from regard.task.json_records import guess_records
+
+    return json.dumps({"text": line, "masks": guess_records(masks)}, ensure_ascii=False)

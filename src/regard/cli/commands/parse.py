@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,9 +23,6 @@ from regard.cli.options import (
 )
 from regard.cli.processes import TIMEOUT, ProcessesOption, join_process_group, launch_processes, report_errors_once
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.task.parsing.pipeline import ParsedSentence
 
 
 def parse(
@@ -70,6 +67,7 @@ def parse(
         from regard.data.text.treebank_tokenizer import treebank_tokenize
         from regard.data.trees.drawing import draw_tree, tree_svg
         from regard.files import write_text
+        from regard.task.json_records import parse_record
         from regard.task.parsing.pipeline import Parser
 
         parser = Parser.load(model, own_device)
@@ -87,7 +85,7 @@ def parse(
                 if parsed is not None and svg is not None:
                     write_text(svg / f"{number + 1}.svg", tree_svg(parsed.tree))
                 tree = "" if parsed is None else draw_tree(parsed.tree) if draw else str(parsed.tree)
-                results.append(json.dumps(_record(parsed), ensure_ascii=False) if as_json else tree)
+                results.append(json.dumps(parse_record(parsed), ensure_ascii=False) if as_json else tree)
             return results
 
         process_lines(text, file, output, "sentences", process, process_group=process_group)
@@ -104,15 +102,3 @@ def _make_folder(path: Path, others: Iterable[Path]) -> None:
         raise UserError(f"--svg {path}: the folder cannot be created ({error.strerror}); choose another.") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"--svg {path}: the folder cannot be written (Permission denied); choose another.")
-
-
-def _record(parsed: "ParsedSentence | None") -> dict[str, Any]:
-    if parsed is None:
-        return {"words": [], "tree": None}
-    return {
-        "words": list(parsed.words),
-        "tags": list(parsed.tree.tags()),
-        "tree": str(parsed.tree),
-        "score": round(parsed.score, 4),
-        "logprob": round(parsed.logprob, 4),
-    }

@@ -53,6 +53,9 @@ def serve(
         list[str] | None,
         typer.Option(metavar="MODEL=SOURCE:TARGET", help="The languages of a translator: en-tr=en:tr. Repeatable."),
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="The page of `regard look` at /, to try the models in a browser.")
+    ] = True,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -113,7 +116,7 @@ def serve(
     service = Service(ModelRegistry(sources, limits, options, log_message), limits, access)
     service.models.watch()
     run_service(
-        create_service_app(service),
+        create_service_app(service, page=page and workers in (None, 1)),  # its traces are in one process
         service,
         listener,
         grace=grace,

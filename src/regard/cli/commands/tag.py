@@ -3,16 +3,13 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from regard.cli.lines import check_files, process_lines
 from regard.cli.options import DeviceOption, OutputOption, ThreadsOption, select_device
 from regard.errors import UserError
-
-if TYPE_CHECKING:
-    from regard.task.classification.pipeline import TaggedWords
 
 
 def tag(
@@ -37,6 +34,7 @@ def tag(
     """Tag the words of sentences, for example cat/NN."""
     from regard.data.text.treebank_tokenizer import treebank_tokenize
     from regard.task.classification.pipeline import TextLabeler
+    from regard.task.json_records import tags_record
 
     if text and file:
         raise UserError("TEXT and --file both name what to tag; give one of the two.")
@@ -47,15 +45,6 @@ def tag(
         sentences = [line.split() if tokenized else treebank_tokenize(line) for line in lines]
         found = iter(labeler.tag_words([words for words in sentences if words], progress=progress))
         tagged = [next(found) if words else None for words in sentences]  # an empty line gives an empty line
-        return [_as_json(one) if as_json else str(one or "") for one in tagged]
+        return [json.dumps(tags_record(one), ensure_ascii=False) if as_json else str(one or "") for one in tagged]
 
     process_lines(text, file, output, "sentences", process)
-
-
-def _as_json(tagged: "TaggedWords | None") -> str:
-    record = {
-        "words": [] if tagged is None else list(tagged.words),
-        "tags": [] if tagged is None else list(tagged.tags),
-        "probabilities": [] if tagged is None else [round(one, 4) for one in tagged.probabilities],
-    }
-    return json.dumps(record, ensure_ascii=False)

@@ -44,10 +44,7 @@ def read_image(path: str | Path, format: ImageFormat | None = None) -> Pixels:
     path, format = Path(path), format or ImageFormat()
     try:
         with Image.open(path) as image:
-            if format.size is not None and format.resample is None:
-                # A large JPEG can be decoded at half, a quarter or an eighth of its size; keep twice what is needed.
-                image.draft(None, (2 * max(format.size), 2 * max(format.size)))
-            return to_pixels(convert_image(apply_exif_orientation(image), format))
+            return decode_image(image, format)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except MemoryError:
@@ -56,6 +53,14 @@ def read_image(path: str | Path, format: ImageFormat | None = None) -> Pixels:
         reason = str(error).replace(str(path), "").replace(" ''", "").rstrip(".") or type(error).__name__
         reason = "its format is unknown" if isinstance(error, UnidentifiedImageError) else reason
         raise UserError(f"{path} is not an image, or damaged ({reason}); replace or remove it.") from None
+
+
+def decode_image(image: "Image", format: ImageFormat) -> Pixels:
+    """The pixels of an image file that Pillow has opened.  # (channels, height, width)"""
+    if format.size is not None and format.resample is None:
+        # A large JPEG can be decoded at half, a quarter or an eighth of its size; keep twice what is needed.
+        image.draft(None, (2 * max(format.size), 2 * max(format.size)))
+    return to_pixels(convert_image(apply_exif_orientation(image), format))
 
 
 def convert_image(image: "Image", format: ImageFormat) -> "Image":

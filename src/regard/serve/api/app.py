@@ -15,14 +15,35 @@ from regard.serve.api.libretranslate.routes import libretranslate_routes
 from regard.serve.api.logs import log_request
 from regard.serve.api.metrics import Metrics, metrics_routes
 from regard.serve.api.middleware import ServiceMiddleware
+from regard.serve.api.native.classify import classify_route
+from regard.serve.api.native.embed import embed_route
+from regard.serve.api.native.fill import fill_route
 from regard.serve.api.native.generate import generate_route
+from regard.serve.api.native.parse import parse_route
+from regard.serve.api.native.score import score_route
+from regard.serve.api.native.tag import tag_route
 from regard.serve.api.native.translate import translate_route
 from regard.serve.api.openai.routes import openai_routes
+from regard.serve.api.page import add_page
+from regard.serve.api.responses import ERRORS
 from regard.serve.api.service import Service
 
+NATIVE_ROUTES = (
+    translate_route,
+    generate_route,
+    parse_route,
+    fill_route,
+    tag_route,
+    classify_route,
+    embed_route,
+    score_route,
+)
 
-def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] = log_request) -> FastAPI:
-    """The app that serves some models. Its description is at /openapi.json."""
+
+def create_service_app(
+    service: Service, log: Callable[[dict[str, Any]], None] = log_request, *, page: bool = True
+) -> FastAPI:
+    """The app that serves some models, and a page at /. Its description is at /openapi.json."""
     app = FastAPI(
         title="regard",
         version=regard.__version__,
@@ -34,7 +55,10 @@ def create_service_app(service: Service, log: Callable[[dict[str, Any]], None] =
     service.metrics = Metrics(service)
     app.add_middleware(ServiceMiddleware, service=service, log=service.metrics.before(log), own_keys=own_keys)
     handle_errors(app, service.error_shapes)
-    own = health_routes, metrics_routes, translate_route, generate_route
-    for routes in (*own, openai_routes, libretranslate_routes, deepl_routes):
+    for routes in (health_routes, metrics_routes, *NATIVE_ROUTES):
+        app.include_router(routes(service), responses=ERRORS)
+    for routes in (openai_routes, libretranslate_routes, deepl_routes):
         app.include_router(routes(service))
+    if page:
+        add_page(app, service)
     return app

@@ -15,6 +15,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from regard.serve.api.lingering import LingeringTransport
 from regard.serve.limits import Limits
 from regard.serve.worker import RETRY_SECONDS
 
@@ -43,7 +44,7 @@ class LimitedConnection(H11Protocol):
         self._unsent_since = 0.0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self))  # type: ignore[arg-type]
         self._receiving_since = time.monotonic()
         excess = len(self.connections) - self.limits.connections
         if excess > _REFUSALS:
@@ -52,7 +53,7 @@ class LimitedConnection(H11Protocol):
             self._refuse(503, "The server has too many connections; try again in a few seconds.")
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refused or self.transport.is_closing():
             return
         super().data_received(data)
         if not self._head_is_due():

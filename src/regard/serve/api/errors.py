@@ -30,6 +30,8 @@ _HTTP_MESSAGES = {
     404: "There is nothing at this address.",
     405: "This address does not take that kind of request.",
 }
+_UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of a body that is nested too deeply, for example."""
 
 
 class RefusedError(UserError):
@@ -103,13 +105,19 @@ def handle_errors(app: FastAPI, shapes: ErrorShapes) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        message = _HTTP_MESSAGES.get(error.status_code, str(error.detail))
+        if error.detail == _UNREADABLE:
+            return shapes.response(request.url.path, 400, "The body cannot be read; send valid JSON in UTF-8.")
+        message = _HTTP_MESSAGES.get(error.status_code, f"{str(error.detail).rstrip('.')}.")
         return shapes.response(request.url.path, error.status_code, message, error.headers)
 
 
 def validation_message(error: RequestValidationError) -> str:
     """The first problem of a request as a sentence that names the field."""
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "The body is not valid JSON; send an object in JSON."
+    if first["type"] in ("model_attributes_type", "model_type") and tuple(first["loc"]) == ("body",):
+        return "The body is not a JSON object; send one with the content type application/json."
     field = ".".join(str(part) for part in first["loc"] if part != "body")
     problem = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     message = (

@@ -1,7 +1,6 @@
 """The fields of a request, as JSON, as a form or in the address: what clients of other services send."""
 
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +9,7 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
 from regard.errors import UserError
+from regard.serve.api.responses import error_responses
 from regard.serve.limits import LimitError
 from regard.serve.requests import MAX_JSON_VALUES
 
@@ -44,22 +44,19 @@ def parse_fields(kind: type[M], fields: dict[str, Any]) -> M:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part in fields) or str(
-            first["loc"][0]
-        )
-        raise UserError(
-            f"The request is not valid: {where[:100]}: {str(first['msg']).removeprefix('Value error, ').rstrip('.')}."
-        ) from None
+        known = [str(part) for part in first["loc"] if isinstance(part, int) or part in fields]
+        where = ".".join(known or [str(part) for part in first["loc"][:1]])
+        problem = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+        raise UserError(f"The request is not valid: {f'{where[:100]}: ' if where else ''}{problem}.") from None
 
 
-def describe(kind: type[BaseModel], answer: Any, error: type[BaseModel], *errors: int) -> dict[str, Any]:
+def describe(kind: type[BaseModel], answer: Any, error: type[BaseModel]) -> dict[str, Any]:
     """What the description of a route says about a request that it reads itself, its answer and its errors."""
     content = {form: {"schema": kind.model_json_schema()} for form in _FORMS}
-    responses = {status: {"model": error, "description": HTTPStatus(status).phrase} for status in errors}
     return {
         "openapi_extra": {"requestBody": {"content": content, "required": True}} if kind.model_fields else {},
         "response_model": answer,
-        "responses": responses,
+        "responses": error_responses(error),
     }
 
 

@@ -22,8 +22,8 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-IMAGE_PATHS = ("/v1/classify",)
-"""Paths whose bodies may contain images."""
+IMAGE_PATHS = ("/v1/classify", "/api/")
+"""Paths whose bodies may contain images, or traces."""
 LogRequest = Callable[[dict[str, Any]], None]
 """Writes what is known about an answered request to the log: never its texts."""
 

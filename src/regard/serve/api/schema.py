@@ -1,9 +1,9 @@
 """What requests of our own API have in common."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from regard.serve.limits import Limits
 
@@ -12,9 +12,25 @@ ModelName = Annotated[
     str | None, Field(description="A model of this server. Default: the first that can do this.", examples=[None])
 ]
 
+Tokenized = Annotated[bool, Field(description="Whether words are already separated by spaces.")]
 
-class Body(BaseModel):
-    """A request. Unknown fields are refused, so that a misspelled one is not ignored."""
+
+class BoundedBody(BaseModel):
+    """A request with a bounded number of values."""
+
+    max_values: ClassVar[int] = 5000
+    """Values in a request. Each wrong one costs time, as an error of its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_size(cls, values: Any) -> Any:
+        if count_values(values, cls.max_values) > cls.max_values:
+            raise ValueError(f"it has more than {cls.max_values:,} values")
+        return values
+
+
+class Body(BoundedBody):
+    """A request of our own API. Unknown fields are refused, so that a misspelled one is not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,6 +55,18 @@ class DecodingOptions(Body):
         limits.check_search(self.beam_size, self.nbest)
         given = {name: getattr(self, name) for name in DecodingOptions.model_fields}
         return {name: value for name, value in given.items() if value is not None}
+
+
+def count_values(values: Any, limit: int) -> int:
+    """The values in JSON data, counted until they exceed a limit."""
+    count, waiting = 0, [values]
+    while waiting and count <= limit:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            if count <= limit:
+                waiting += value.values() if isinstance(value, dict) else value
+    return count
 
 
 def as_list(texts: Texts) -> list[str]:

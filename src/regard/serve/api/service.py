@@ -1,7 +1,7 @@
 """What the routes share: the models, the limits, and answering a request in a thread of its model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,6 +16,8 @@ from regard.serve.models.registry import ModelRegistry
 from regard.serve.models.served_model import ServedModel
 
 T = TypeVar("T")
+PassFunction = Callable[[Any, Sequence[Any], Callable[[int], None]], Sequence[Any]]
+"""Computes the results of items with a pipeline. The last argument takes the progress, and may stop it."""
 _END = object()
 
 
@@ -44,6 +46,21 @@ class Service:
             if not result.done():
                 cancellation.cancel()
                 result.cancel()
+
+    async def compute_batched(
+        self, request: Request, model: ServedModel, key: Hashable, items: Sequence[Any], function: PassFunction
+    ) -> list[Any]:
+        """What a function of the model's pipeline computes for some items, together with those of other requests.
+
+        Equal keys mean that the function does the same.
+        """
+        result = asyncio.wrap_future(
+            model.batcher.submit(key, items, lambda every, check: function(model.pipeline, every, check))
+        )
+        try:
+            return await self._unless_left(request, result)
+        finally:
+            result.cancel()
 
     async def stream(
         self, request: Request, model: ServedModel, capability: str, function: Callable[[Any], Iterator[T]]

@@ -6,11 +6,11 @@ all; those that convert large arrays by a few threads. All others are answered a
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from regard.look.analysis.attention_maps import check_heads
@@ -43,15 +43,25 @@ class AppState:
     def __init__(
         self, traced_models: Sequence[TracedModel], runs: Path | None = None, store: TraceStore | None = None
     ) -> None:
-        self.traced_models: dict[str, TracedModel] = {}
+        self.workers: dict[str, Worker] = {}
+        self._traced_models: dict[str, TracedModel] = {}
         for traced_model in traced_models:
-            traced_model.id = _unique_id(traced_model.name, self.traced_models)
-            self.traced_models[traced_model.id] = traced_model
+            self.add_model(traced_model)
         self.runs = runs
         self.store = store or TraceStore()
         self.jobs = Jobs()
-        self.workers = {model_id: Worker("this model") for model_id in self.traced_models}
         self.converter = Worker("large responses", threads=CONVERTER_THREADS, max_waiting=MAX_WAITING_CONVERSIONS)
+
+    @property
+    def traced_models(self) -> Mapping[str, TracedModel]:
+        """The models by their ids."""
+        return self._traced_models
+
+    def add_model(self, traced_model: TracedModel) -> None:
+        """Serve a model under an unused id."""
+        traced_model.id = _unique_id(traced_model.name, self._traced_models)
+        self._traced_models[traced_model.id] = traced_model
+        self.workers[traced_model.id] = Worker("this model")
 
     def close(self) -> None:
         """Stop what is being computed, and what waits for it."""
@@ -60,10 +70,11 @@ class AppState:
             worker.close()
 
     def traced_model(self, model_id: str) -> TracedModel:
-        if model_id not in self.traced_models:
-            names = ", ".join(self.traced_models) or "none"
+        traced_models = self.traced_models
+        if model_id not in traced_models:
+            names = ", ".join(traced_models) or "none"
             raise NotFoundError(f"There is no model {model_id[:100]!r} on this server; it has {names}.")
-        return self.traced_models[model_id]
+        return traced_models[model_id]
 
     def add_trace(self, trace: Trace) -> str:
         """Store a trace and return its id. A trace from a file is matched with its model, if the server has it."""
@@ -88,18 +99,23 @@ def create_app(state: AppState, page: StaticPage | None = None) -> FastAPI:
     max_bodies = {"/api/traces": 2 * MAX_BYTES, "/traces": MAX_RUN_BODY, "/head-importance": MAX_HEAD_IMPORTANCE_BODY}
     app.add_middleware(LocalOnlyMiddleware, max_bodies=max_bodies)
     handle_errors(app)
+    add_page_routes(app, state, page)
+    return app
+
+
+def add_page_routes(app: FastAPI | APIRouter, state: AppState, page: StaticPage | None = None) -> None:
+    """The page, and the routes that it uses."""
     _add_model_routes(app, state)
     _add_trace_routes(app, state)
     _add_attention_routes(app, state)
     _add_job_routes(app, state)
     _add_run_routes(app, state)
-    _add_page_routes(app, page or StaticPage())
-    return app
+    _add_static_routes(app, page or StaticPage())
 
 
-def _add_model_routes(app: FastAPI, state: AppState) -> None:
+def _add_model_routes(app: FastAPI | APIRouter, state: AppState) -> None:
     @app.get("/api/models")
-    async def models() -> Response:
+    def models() -> Response:
         return JSONResponse([traced_model.summary().to_dict() for traced_model in state.traced_models.values()])
 
     @app.get("/api/models/{model_id}/diagram")
@@ -122,7 +138,7 @@ def _add_model_routes(app: FastAPI, state: AppState) -> None:
         return await compute(request, state.converter, lambda: _json(positions(length, width)))
 
 
-def _add_trace_routes(app: FastAPI, state: AppState) -> None:
+def _add_trace_routes(app: FastAPI | APIRouter, state: AppState) -> None:
     @app.post("/api/traces")
     async def upload(request: Request) -> Response:
         content = await request.body()
@@ -153,7 +169,7 @@ def _add_trace_routes(app: FastAPI, state: AppState) -> None:
         return Response(content, headers=headers, media_type="text/html; charset=utf-8")
 
 
-def _add_attention_routes(app: FastAPI, state: AppState) -> None:
+def _add_attention_routes(app: FastAPI | APIRouter, state: AppState) -> None:
     @app.get("/api/traces/{trace_id}/attention/{attention_type}/{layer}/{head}")
     async def attention(
         request: Request,
@@ -183,7 +199,7 @@ def _add_attention_routes(app: FastAPI, state: AppState) -> None:
         return await compute(request, state.worker(trace), respond)
 
 
-def _add_job_routes(app: FastAPI, state: AppState) -> None:
+def _add_job_routes(app: FastAPI | APIRouter, state: AppState) -> None:
     @app.post("/api/models/{model_id}/head-importance")
     async def head_importance(model_id: str, request: Request) -> Response:
         message = await read_json(request, HeadImportanceRequest)
@@ -204,7 +220,7 @@ def _add_job_routes(app: FastAPI, state: AppState) -> None:
         return _json(state.jobs.stop(job_id))
 
 
-def _add_run_routes(app: FastAPI, state: AppState) -> None:
+def _add_run_routes(app: FastAPI | APIRouter, state: AppState) -> None:
     @app.get("/api/runs")
     def runs() -> Response:
         return JSONResponse([run.to_dict() for run in (list_runs(state.runs) if state.runs is not None else [])])
@@ -218,14 +234,14 @@ def _add_run_routes(app: FastAPI, state: AppState) -> None:
         return Response(content, media_type="application/json")
 
 
-def _add_page_routes(app: FastAPI, page: StaticPage) -> None:
+def _add_static_routes(app: FastAPI | APIRouter, page: StaticPage) -> None:
     @app.api_route("/", methods=["GET", "HEAD"])
     async def index(request: Request) -> Response:
         return page.respond("index.html", request)
 
-    @app.api_route("/{name}", methods=["GET", "HEAD"])
-    async def asset(name: str, request: Request) -> Response:
-        return page.respond(name, request)
+    @app.api_route("/{stem}.{suffix}", methods=["GET", "HEAD"])
+    async def asset(stem: str, suffix: str, request: Request) -> Response:
+        return page.respond(f"{stem}.{suffix}", request)
 
 
 def _json(message: Message) -> Response:

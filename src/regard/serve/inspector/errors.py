@@ -49,6 +49,13 @@ def error_message(error: Exception) -> str:
     return message
 
 
+def error_response(request: Request, error: Exception) -> Response:
+    """The response to an error."""
+    status = error_status(error)
+    headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else None
+    return JSONResponse({"detail": error_message(error)}, status, headers)
+
+
 def handle_errors(app: FastAPI) -> None:
     """Respond to every error with an `ErrorResponse`."""
 
@@ -58,9 +65,7 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(torch.OutOfMemoryError)
     @app.exception_handler(Exception)
     async def any_error(request: Request, error: Exception) -> Response:
-        status = error_status(error)
-        headers = {"retry-after": str(RETRY_SECONDS)} if status == 503 else None
-        return JSONResponse({"detail": error_message(error)}, status, headers)
+        return error_response(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> Response:

@@ -11,6 +11,7 @@ from regard.decode import Engine
 from regard.errors import UserError
 from regard.model.heads import TokenClassificationHeadConfig
 from regard.serve.limits import Limits
+from regard.serve.models.batcher import Batcher
 from regard.serve.models.engine_model import EngineBackend
 from regard.serve.models.engine_thread import EngineThread
 from regard.serve.models.languages import Languages, find_languages
@@ -85,6 +86,8 @@ class ServedModel:
         """For requests that the engine decodes: their threads mostly wait for it."""
         self.passes = Worker(subject, threads=1, max_waiting=limits.waiting)
         """For what is computed in one forward pass: one request at a time, which has all cores."""
+        self.batcher = Batcher(self.passes)
+        """Merges requests that wait for the same pass."""
 
     def warm_up(self) -> None:
         """Decode one word, which compiles kernels that have never run here, so that no request waits for that."""

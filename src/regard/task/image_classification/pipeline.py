@@ -112,18 +112,21 @@ class ImageClassifier(Pipeline):
         self, images: Sequence[ImageInput], *, top: int | None = None, progress: Progress | None = None
     ) -> Iterator[Classes]:
         """The classes of many images as an iterator, computed batch by batch."""
-        kept = len(self.labels) if top is None else min(top, len(self.labels))
-        if kept < 1:
+        if top is not None and top < 1:
             raise UserError(f"top must be at least 1; found {top}.")
-        rows = max(1, BATCH_TOKENS.get(self.model.device.type, 4096) // self.vision_transformer.config.sequence_length)
+        rows = self._batch_rows
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the GIL
             for first in range(0, len(images), rows):
                 pixels = list(pool.map(self.pixels, images[first : first + rows]))
-                values, indices = self._probabilities(torch.stack(pixels)).topk(kept)
-                for probabilities, classes in zip(values.tolist(), indices.tolist(), strict=True):
-                    yield [(self.labels[number], p) for number, p in zip(classes, probabilities, strict=True)]
+                yield from self._classes(torch.stack(pixels), top)
                 if progress is not None:
                     progress(first + len(pixels))
+
+    def classify_pixels(self, pixels: Sequence[Tensor], top: int | None = None) -> list[Classes]:
+        """The classes of images that `pixels` has preprocessed."""
+        rows = self._batch_rows
+        batches = (torch.stack(list(pixels[first : first + rows])) for first in range(0, len(pixels), rows))
+        return [each for batch in batches for each in self._classes(batch, top)]
 
     def pixels(self, image: ImageInput) -> Tensor:
         """An image preprocessed for the model.  # (channels, height, width), float32"""
@@ -153,6 +156,19 @@ class ImageClassifier(Pipeline):
             return to_pixels(convert_image(apply_exif_orientation(image), self.format))
         except (OSError, ValueError) as error:
             raise UserError(f"The image cannot be read ({error}).") from None
+
+    @property
+    def _batch_rows(self) -> int:
+        length = self.vision_transformer.config.sequence_length
+        return max(1, BATCH_TOKENS.get(self.model.device.type, 4096) // length)
+
+    def _classes(self, pixels: Tensor, top: int | None) -> list[Classes]:
+        """The likeliest classes of a batch of preprocessed images."""
+        values, indices = self._probabilities(pixels).topk(min(top or len(self.labels), len(self.labels)))
+        return [
+            [(self.labels[number], probability) for number, probability in zip(*each, strict=True)]
+            for each in zip(indices.tolist(), values.tolist(), strict=True)
+        ]
 
     @torch.no_grad()
     def _probabilities(self, pixels: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.serve.api.access import key_in_headers
 from regard.serve.api.errors import RefusedError
 from regard.serve.api.fields import describe, parse_fields, read_fields
+from regard.serve.api.schema import BoundedBody
 from regard.serve.api.service import Service
 from regard.serve.api.translation import (
     TextOptions,
@@ -31,7 +32,6 @@ from regard.serve.languages.names import language_name
 
 PREFIX = "/v2"
 OWN_KEYS = (PREFIX,)
-ERRORS = (400, 403, 408, 413, 429, 500, 503)
 UNLIMITED = 1_000_000_000_000
 """The character limit that DeepL reports for accounts without one."""
 _VARIANTS = {
@@ -57,7 +57,7 @@ def _number_as_text(value: object) -> object:
 Tags = Annotated[list[str], BeforeValidator(_listed)]
 
 
-class DeepLRequest(BaseModel):
+class DeepLRequest(BoundedBody):
     """Texts to translate."""
 
     text: Annotated[list[str], BeforeValidator(_as_list)] = Field(examples=[["The cat ate the mouse."]])
@@ -66,9 +66,9 @@ class DeepLRequest(BaseModel):
     split_sentences: Annotated[Literal["0", "1", "nonewlines"] | None, BeforeValidator(_number_as_text)] = None
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"
     tag_handling: Literal["html", "xml", ""] | None = None
-    splitting_tags: Tags = []
-    non_splitting_tags: Tags = []
-    ignore_tags: Tags = []
+    splitting_tags: Tags = Field([])
+    non_splitting_tags: Tags = Field([])
+    ignore_tags: Tags = Field([])
     model_type: Literal["latency_optimized", "quality_optimized", "prefer_quality_optimized"] | None = None
 
 
@@ -87,7 +87,7 @@ class DeepLResponse(BaseModel):
     translations: list[DeepLTranslation]
 
 
-class LanguagesRequest(BaseModel):
+class LanguagesRequest(BoundedBody):
     """Which languages are asked for."""
 
     type: Literal["source", "target"] = "source"
@@ -122,7 +122,7 @@ def deepl_routes(service: Service) -> APIRouter:
     router, usage = APIRouter(tags=["DeepL"]), _Usage()
     service.error_shapes.register(PREFIX, error_shape)
 
-    @router.post("/v2/translate", **describe(DeepLRequest, DeepLResponse, ErrorResponse, *ERRORS))
+    @router.post("/v2/translate", **describe(DeepLRequest, DeepLResponse, ErrorResponse))
     async def translate(request: Request) -> Response:
         """Translate texts, as DeepL does."""
         fields = await _fields(request, service)
@@ -142,14 +142,14 @@ def deepl_routes(service: Service) -> APIRouter:
         return JSONResponse({"translations": [_translation(*each, body) for each in answers]})
 
     @router.get("/v2/languages", include_in_schema=False)
-    @router.post("/v2/languages", **describe(LanguagesRequest, list[DeepLLanguage], ErrorResponse, *ERRORS))
+    @router.post("/v2/languages", **describe(LanguagesRequest, list[DeepLLanguage], ErrorResponse))
     async def languages(request: Request) -> Response:
         """The languages of this server, as sources or as targets."""
         kind = parse_fields(LanguagesRequest, await _fields(request, service)).type
         return JSONResponse(_languages(service, kind))
 
     @router.post("/v2/usage", include_in_schema=False)
-    @router.get("/v2/usage", **describe(NoFields, UsageResponse, ErrorResponse, *ERRORS))
+    @router.get("/v2/usage", **describe(NoFields, UsageResponse, ErrorResponse))
     async def get_usage(request: Request) -> Response:
         """The characters translated since the server has been started."""
         await _fields(request, service)

@@ -14,6 +14,7 @@ from regard.errors import UserError
 from regard.serve.api.access import key_in_headers
 from regard.serve.api.errors import RefusedError
 from regard.serve.api.fields import describe, parse_fields, read_fields
+from regard.serve.api.schema import BoundedBody
 from regard.serve.api.service import Service
 from regard.serve.api.translation import (
     TextOptions,
@@ -32,11 +33,10 @@ PATHS = ("/translate", "/languages", "/detect", "/frontend")
 OWN_KEYS = tuple(prefix + path for prefix in ("", "/") for path in PATHS)
 """The beginnings of the paths of this protocol, which check the API key themselves."""
 
-ERRORS = (400, 403, 408, 413, 429, 500, 503)
 _Blank = BeforeValidator(lambda value: None if value == "" else value)
 
 
-class LibreTranslateRequest(BaseModel):
+class LibreTranslateRequest(BoundedBody):
     """Texts to translate. Fields that LibreTranslate does not have are ignored, as it does."""
 
     q: str | list[str] = Field(examples=["The cat ate the mouse."])
@@ -61,7 +61,7 @@ class LibreTranslateResponse(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
 
 
-class DetectRequest(BaseModel):
+class DetectRequest(BoundedBody):
     """A text whose language is asked for."""
 
     q: str = Field(examples=["Where is the station?"])
@@ -129,7 +129,7 @@ def libretranslate_routes(service: Service) -> APIRouter:
         ("/frontend/settings", "GET", settings, NoFields, dict[str, Any]),
     )
     for path, method, route, kind, answer in described:
-        facts = describe(kind, answer, ErrorResponse, *ERRORS)
+        facts = describe(kind, answer, ErrorResponse)
         router.add_api_route(path, route, methods=[method], tags=["LibreTranslate"], **facts)
         router.add_api_route(f"/{path}", route, methods=[method], include_in_schema=False)
     return router

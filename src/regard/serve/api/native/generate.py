@@ -18,13 +18,19 @@ from regard.task.constraints import make_constraints
 from regard.task.json_records import generation_record
 from regard.task.language_modeling.pipeline import SAMPLING, GeneratedText, TextGenerator, generation_search
 
+NEW_TOKENS = 200
+
 
 class GenerateRequest(DecodingOptions):
     """Prompts to continue."""
 
     prompt: Texts = Field(description="A prompt, or a list of prompts.", examples=["Once upon a time"])
     model: ModelName = None
-    max_new_tokens: int = Field(200, ge=1, description="At most how many tokens are generated.")
+    max_new_tokens: int | None = Field(
+        None,
+        ge=1,
+        description=f"At most how many tokens are generated. Default: {NEW_TOKENS}, if the server allows it.",
+    )
     stop: list[str] = Field([], max_length=16, description="The text ends before the first of these strings.")
     require: list[str] = Field([], description="Words that the text contains; needs `beam_size`.")
     forbid: list[str] = Field([], description="Texts that it does not contain.")
@@ -48,6 +54,7 @@ def generate_route(service: Service) -> APIRouter:
         """Continue a prompt, or a list of prompts."""
         prompts = as_list(body.prompt)
         service.limits.check_texts("prompt", prompts)
+        body.max_new_tokens = body.max_new_tokens or min(NEW_TOKENS, service.limits.new_tokens)
         service.limits.check_new_tokens("max_new_tokens", body.max_new_tokens)
         model = service.models.find(body.model, "generate")
         note(request, model=model.name, items=len(prompts))
@@ -96,7 +103,7 @@ async def _stream(request: Request, service: Service, model: ServedModel, body: 
     prompt, decode = body.prompt, generation_search(SAMPLING, body.changes(service.limits))
 
     def pieces(generator: TextGenerator) -> Iterator[str]:
-        return generator.stream(prompt, max_new_tokens=body.max_new_tokens, decode=decode, stop=body.stop)
+        return generator.stream(prompt, max_new_tokens=body.max_new_tokens or NEW_TOKENS, decode=decode, stop=body.stop)
 
     items = await service.stream(request, model, "generate", pieces)
     return StreamingResponse(_lines(items), media_type="application/x-ndjson")

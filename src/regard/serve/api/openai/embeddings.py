@@ -12,11 +12,12 @@ from regard.errors import UserError
 from regard.serve.api.middleware import note
 from regard.serve.api.openai.completions import Prompts, TextOrTokens, check_prompts, prompt_list
 from regard.serve.api.openai.errors import OpenAIRoute
+from regard.serve.api.schema import BoundedBody
 from regard.serve.api.service import Service
 from regard.task.contextual_vectors.vectors import count_tokens
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(BoundedBody):
     """Texts to embed."""
 
     model_config = ConfigDict(extra="ignore")

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from regard.errors import UserError
 from regard.serve.api.errors import validation_message
+from regard.serve.api.responses import error_responses
 
 _INVALID = "The request is not valid: "
 _FIELD = re.compile(r"([a-z_]+)(?:[.\[][\w.\[\]-]*)?(?:: | has | is )")
@@ -44,9 +45,7 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in (400, 401, 403, 404, 413, 429, 500, 503)
-}
+ERROR_RESPONSES = error_responses(ErrorBody)
 """For the description of the API."""
 
 

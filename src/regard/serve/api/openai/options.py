@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from regard.decode import Constraints, DecodeConfig
 from regard.errors import UserError
+from regard.serve.api.schema import BoundedBody
 from regard.serve.limits import LimitError, Limits
 
 Token = Annotated[int, Field(strict=True, ge=0)]
@@ -22,7 +23,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = Field(False, description="Whether a last chunk tells the usage.")
 
 
-class SamplingBody(BaseModel):
+class SamplingBody(BoundedBody):
     """The fields of completions and chats."""
 
     model_config = ConfigDict(extra="ignore")
