@@ -12,6 +12,8 @@ Row = tuple[object, ...]
 _LIMITS = {
     "body_bytes": ("size of a request", "413", ""),
     "image_body_bytes": ("size of a request with images", "413", ""),
+    "image_pixels": ("pixels of an image", "413", ""),
+    "total_image_pixels": ("pixels of all images of a request", "413", ""),
     "items": ("texts or images in a request", "413", ""),
     "characters": ("characters of a text", "413", ""),
     "total_characters": ("characters of all texts of a request", "413", ""),

@@ -27,6 +27,8 @@ listener = socket.create_server(("127.0.0.1", 0))
 sys.exit(Supervisor(plan, listener, lambda: print("ready", flush=True), lambda _: None, lambda _: None).run())
 """
 
+pytestmark = pytest.mark.start_early(5)  # it starts three processes, which load a model each
+
 
 def test_workers_are_replaced_count_together_and_stop_under_load(tmp_path: Path) -> None:
     with ServiceProcess(save_task(tmp_path / "small"), "--workers", "2") as server:
