@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 import regard
 from regard.serve.api.deepl.routes import OWN_KEYS as DEEPL_KEYS
@@ -54,6 +55,13 @@ def create_service_app(
     own_keys = (*LIBRETRANSLATE_KEYS, *DEEPL_KEYS)
     service.metrics = Metrics(service)
     app.add_middleware(ServiceMiddleware, service=service, log=service.metrics.before(log), own_keys=own_keys)
+    if service.access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.access.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-api-key"],
+        )
     handle_errors(app, service.error_shapes)
     for routes in (health_routes, metrics_routes, *NATIVE_ROUTES):
         app.include_router(routes(service), responses=ERRORS)
