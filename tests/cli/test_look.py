@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,22 +162,30 @@ def started(*args: object, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], s
         process.communicate()
 
 
+def browser() -> urllib.request.OpenerDirector:
+    """A client that keeps cookies."""
+    return urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+
 def test_page_is_served_until_interrupted(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "metrics.jsonl").write_text('{"step": 1}\n')
     with started(folder, TEXT, cwd=tmp_path) as (process, address):
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#model=small&text=the%20old%20cat.*", address)
-        home = address.split("#")[0]
-        models = json.loads(urllib.request.urlopen(f"{home}api/models").read())
+        pattern = r"http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}#model=small&text=the%20old%20cat.*"
+        assert re.fullmatch(pattern, address)
+        home, opened = address.split("?")[0], browser()
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            opened.open(f"{home}api/models")
+        assert b"page.js" in opened.open(address.split("#")[0]).read()  # it keeps the cookie
+        models = json.loads(opened.open(f"{home}api/models").read())
         assert [one["id"] for one in models] == ["small"]
-        assert len(json.loads(urllib.request.urlopen(f"{home}api/runs").read())) == 1
-        assert b"page.js" in urllib.request.urlopen(home).read()
+        assert len(json.loads(opened.open(f"{home}api/runs").read())) == 1
         begun = urllib.request.Request(
             f"{home}api/models/small/head-importance",
             json.dumps({"ablation": "zero", "metric": "loss", "lines": ["the old cat\tthe old cat"] * 3000}).encode(),
             {"Content-Type": "application/json"},
         )
-        assert json.loads(urllib.request.urlopen(begun).read())["state"] == "running"  # the interrupt stops it
+        assert json.loads(opened.open(begun).read())["state"] == "running"  # the interrupt stops it
         process.send_signal(signal.SIGINT)
         end = time.monotonic() + 20
         while process.poll() is None and time.monotonic() < end:
@@ -189,11 +198,13 @@ def test_page_is_served_until_interrupted(folder: Path, tmp_path: Path) -> None:
 def test_saved_trace_is_opened_with_its_model(folder: Path, tmp_path: Path) -> None:
     path = load_traced_model(folder).trace(_request()).save(tmp_path / "one.safetensors")
     with started(folder, path, "--no-browser", cwd=tmp_path) as (_, address):
-        home, name = address.split("#trace=")
-        header = json.loads(urllib.request.urlopen(f"{home}api/traces/{name}").read())
+        start, name = address.split("#trace=")
+        home, opened = start.split("?")[0], browser()
+        opened.open(start)
+        header = json.loads(opened.open(f"{home}api/traces/{name}").read())
         assert header["request"]["text"] == TEXT
         request = urllib.request.Request(f"{home}api/traces/{name}/nodes/0", method="POST")
-        assert json.loads(urllib.request.urlopen(request).read())["node"] == 0
+        assert json.loads(opened.open(request).read())["node"] == 0
 
 
 def test_server_is_not_reachable_from_other_machines(folder: Path, tmp_path: Path) -> None:

@@ -21,7 +21,18 @@ def test_loopback_host_is_allowed(client: TestClient, host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "localhost.evil", "", "0.0.0.0", "evil@127.0.0.1"],
+    [
+        "evil.example",
+        "evil.example:8765",
+        "127.0.0.1.evil.example",
+        "localhost.evil",
+        "",
+        "0.0.0.0",
+        "evil@127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:x",
+        "localhost:80:80",
+    ],
 )
 def test_other_host_is_refused(client: TestClient, host: str) -> None:
     """DNS rebinding: the browser believes it talks to evil.example."""

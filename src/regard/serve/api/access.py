@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 
-from regard.serve.inspector.guard import LOCAL_HOSTS
+from regard.serve.inspector.guard import LOCAL_HOSTS, is_local_host
 
 OPEN_PATHS = ("/health", "/frontend/settings")
 """Paths that need no key."""
@@ -53,8 +53,7 @@ class Access:
         if not self.local_only:
             return None
         host = headers.get("host", "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if name.lower() not in LOCAL_HOSTS:
+        if not is_local_host(host):
             return f"This server responds to {LOCAL_HOSTS[0]} and {LOCAL_HOSTS[1]} only; the host was {host[:100]!r}."
         if origin is not None and origin.lower() != f"http://{host}".lower() and origin not in self.origins:
             return f"This server responds to its own page only; the request came from {origin[:100]!r}."

@@ -25,6 +25,7 @@ from regard.serve.inspector.attention import attention_response
 from regard.serve.inspector.errors import handle_errors
 from regard.serve.inspector.guard import LocalOnlyMiddleware
 from regard.serve.inspector.jobs import Jobs
+from regard.serve.inspector.secret import SecretMiddleware
 from regard.serve.inspector.streaming import EventStream
 from regard.serve.inspector.trace_store import NotFoundError, TraceStore
 from regard.serve.page import StaticPage
@@ -93,10 +94,12 @@ class AppState:
         return self.workers[trace.require_model().id]
 
 
-def create_app(state: AppState, page: StaticPage | None = None) -> FastAPI:
-    """The app that serves some models."""
+def create_app(state: AppState, page: StaticPage | None = None, secret: str | None = None) -> FastAPI:
+    """The app that serves some models; with a `secret`, only to those who know it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     max_bodies = {"/api/traces": 2 * MAX_BYTES, "/traces": MAX_RUN_BODY, "/head-importance": MAX_HEAD_IMPORTANCE_BODY}
+    if secret is not None:
+        app.add_middleware(SecretMiddleware, secret=secret)
     app.add_middleware(LocalOnlyMiddleware, max_bodies=max_bodies)
     handle_errors(app)
     add_page_routes(app, state, page)

@@ -1,6 +1,7 @@
 """Running the app on this machine's loopback address, where no other machine can reach it."""
 
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable
 import uvicorn
 
 from regard.serve.inspector.app import AppState, create_app
+from regard.serve.inspector.secret import PARAMETER
 from regard.serve.listening import LOOPBACK, bind
 
 
@@ -23,14 +25,19 @@ def run_server(
     open_browser: bool,
     log: Callable[[str], None],
 ) -> None:
-    """Serve until interrupted. `log` receives the URL, which ends in `fragment`, once the server responds.
+    """Serve until interrupted. `log` receives the URL, with a secret and `fragment`, once the server responds.
 
     Without a `port`, the default one is used, or any free one if that is taken.
     """
     listener = bind(LOOPBACK, port, default_port)
-    url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{fragment}"
+    secret = secrets.token_urlsafe(18)
+    url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/?{PARAMETER}={secret}{fragment}"
     config = uvicorn.Config(
-        create_app(state), log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2
+        create_app(state, secret=secret),
+        log_level="warning",
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
     )
     server = PageServer(config, state)
 
