@@ -280,6 +280,51 @@ class Job(Message):
     result: HeadImportance | None = None
 
 
+class ContrastRequest(Message):
+    position: Annotated[int, Field(ge=0)]
+    contrast: Annotated[str, Field(max_length=200)] | int
+
+
+class ContrastPart(Message):
+    kind: Literal["embedding", "decoder", "cross", "feed-forward", "bias"]
+    layer: int | None
+    head: int | None
+    value: float
+
+
+class HeadEffect(Message):
+    attention_type: AttentionType
+    layer: int
+    head: int
+    change: float
+
+
+class FeedForwardEffect(Message):
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    change: float
+
+
+class WordEffect(Message):
+    side: Literal["source", "target"]
+    positions: list[int]
+    change: float
+
+
+class Contrast(Message):
+    position: int
+    read: Token
+    token: Token
+    contrast: Token
+    probability: float
+    contrast_probability: float
+    margin: float
+    parts: list[ContrastPart]
+    heads: list[HeadEffect]
+    feed_forwards: list[FeedForwardEffect]
+    words: list[WordEffect]
+
+
 class Requirement(Message):
     name: str
     holds: bool

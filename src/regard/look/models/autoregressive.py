@@ -213,6 +213,16 @@ class TracedAutoregressiveModel(TracedModel):
             check_size(attention_nbytes(self.model, source_length, len(target)))
             return RecordedRun(best, target, recorder, self._forced_pass(source, target, dtype))
 
+    def logits(self, request: RunRequest, target: Sequence[int]) -> Tensor:
+        """The logits after each token of a target, with a request's input and no ablation.  # (tokens, vocab_size)"""
+        logits = self._forward(self.encode_request(request), target, None)
+        check_logits(logits)
+        return logits[0].cpu()
+
+    def prefix_length(self, request: RunRequest) -> int:
+        """How many tokens the decoder has read before the first generated one: bos, or the prompt."""
+        return len(self._prefix(self.encode_request(request)))
+
     def forward_trace(self, trace: Trace, attention_hook: AttentionHook) -> None:
         request = trace.header.request
         with self.ablated(request):
