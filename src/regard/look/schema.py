@@ -100,12 +100,18 @@ class AblatedHead(Message):
     ablation: Ablation
 
 
+Words = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)]
+
+
 class RunRequest(Message):
     text: Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
     image: str | None = None
     decoding: DecodingOverrides | None = None
     source_tokens: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=20_000)] | None = None
     ablated_heads: Annotated[list[AblatedHead], Field(max_length=10_000)] | None = None
+    prefix_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_NEW_TOKENS)] | None = None
+    require: Words | None = None
+    forbid: Words | None = None
 
 
 class TokenEvent(Message):
@@ -270,16 +276,6 @@ class HeadImportance(Message):
     heads: list[HeadScore]
 
 
-class Job(Message):
-    id: str
-    model: str
-    done: int
-    total: int
-    state: Literal["running", "done", "failed", "stopped"]
-    error: str
-    result: HeadImportance | None = None
-
-
 class ContrastRequest(Message):
     position: Annotated[int, Field(ge=0)]
     contrast: Annotated[str, Field(max_length=200)] | int
@@ -287,8 +283,8 @@ class ContrastRequest(Message):
 
 class ContrastPart(Message):
     kind: Literal["embedding", "decoder", "cross", "feed-forward", "bias"]
-    layer: int | None
-    head: int | None
+    layer: int | None = None
+    head: int | None = None
     value: float
 
 
@@ -316,6 +312,7 @@ class Contrast(Message):
     read: Token
     token: Token
     contrast: Token
+    contrast_tokens: list[Token]
     probability: float
     contrast_probability: float
     margin: float
@@ -323,6 +320,38 @@ class Contrast(Message):
     heads: list[HeadEffect]
     feed_forwards: list[FeedForwardEffect]
     words: list[WordEffect]
+
+
+JobResult = HeadImportance | Contrast
+
+
+class Job(Message):
+    id: str
+    model: str
+    done: int
+    total: int
+    state: Literal["running", "done", "failed", "stopped"]
+    error: str
+    result: JobResult | None = None
+
+
+class LensRequest(Message):
+    first: Annotated[int, Field(ge=0)] | None = None
+
+
+class LensCell(Message):
+    tokens: list[Alternative]
+    probability: float
+    rank: int
+    norm: float
+    cosine: float | None = None
+
+
+class Lens(Message):
+    first: int
+    read: list[Token]
+    written: list[Token]
+    layers: list[list[LensCell]]
 
 
 class Requirement(Message):

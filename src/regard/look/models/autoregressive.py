@@ -33,6 +33,7 @@ from regard.look.models.traced_model import (
     check_logits,
     edited_request,
 )
+from regard.look.models.what_if import constrained
 from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, TokenEvent
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
 from regard.model import CausalLM, Seq2SeqLM
@@ -308,6 +309,8 @@ class TracedAutoregressiveModel(TracedModel):
             if room < 1:
                 raise UserError(f"The text is too long: this model has {limit} positions.")
             search = replace(search, max_length=min(search.max_length, room))
+        vocab_size = self.model.config.vocab_size
+        search = constrained(search, request, self.target_tokenizer, vocab_size, self.eos)
         ((best, *_),) = search_batch(self.model, [search], self.eos, observer)
         return best
 
@@ -362,3 +365,10 @@ class TracedAutoregressiveModel(TracedModel):
             inputs.insert(0, self.model.pad_sources([source.ids])[0].to(device))
         logits: Tensor = self.model(*inputs, attention_hook=attention_hook)
         return logits
+
+
+def require_generator(traced_model: TracedModel) -> TracedAutoregressiveModel:
+    """The traced model, or an error if it does not generate token by token."""
+    if not isinstance(traced_model, TracedAutoregressiveModel):
+        raise UserError(f"{traced_model.name} predicts labels; only a model that writes tokens chooses between them.")
+    return traced_model

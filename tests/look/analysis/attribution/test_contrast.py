@@ -13,9 +13,10 @@ from regard.look.analysis.attention_maps import find_attention
 from regard.look.analysis.attribution.contrast import explain_choice
 from regard.look.analysis.attribution.logit_lens import logit_lens
 from regard.look.models.autoregressive import TracedAutoregressiveModel
-from regard.look.schema import Contrast, ContrastRequest, RunRequest
+from regard.look.schema import AblatedHead, Contrast, ContrastRequest, RunRequest
 from regard.look.trace import Trace
 from tests.look.support import TEXT, autoregressive_model
+from tests.model.before.samples import SAMPLES
 from tests.model.small_models import encoder_decoder, language_model, stack
 
 MODELS: dict[str, Any] = {
@@ -107,7 +108,7 @@ def test_the_logit_lens_ends_in_the_logits_of_the_model(name: str) -> None:
     traced = autoregressive_model(MODELS[name]())
     trace = traced.trace(RunRequest(text=TEXT))
     target = [token.id for token in trace.header.target]
-    views = logit_lens(traced.model, lambda: traced.logits(trace.header.request, target))
+    views = list(logit_lens(traced.model, lambda: traced.logits(trace.header.request, target)))
     assert len(views) == len(traced.model.decoder.layers) + 1  # type: ignore[union-attr,arg-type]
     torch.testing.assert_close(views[-1].logits, traced.logits(trace.header.request, target), rtol=0, atol=1e-12)
     norm: Any = traced.model.decoder.final_norm  # type: ignore[union-attr]
@@ -139,3 +140,24 @@ def edited(traced: TracedAutoregressiveModel, edit: Any) -> TracedAutoregressive
     with torch.no_grad():
         edit(changed.model)
     return changed
+
+
+@pytest.mark.parametrize("kind", ["recurrent-attention", "convolutional", "recurrent-lm", "ngram"])
+def test_a_model_before_the_transformer_has_a_margin_only(kind: str) -> None:
+    """It has no heads to switch off, and its hidden state is no sum."""
+    trace, found = explained(traced := autoregressive_model(next(iter(SAMPLES[kind].values()))))
+    assert found.margin == pytest.approx(margin(traced, trace, found), abs=1e-9)
+    assert (found.parts, found.heads, found.feed_forwards, found.words) == ([], [], [], [])
+
+
+@pytest.mark.parametrize("ablation", ["zero", "mean"])
+def test_heads_that_were_ablated_in_the_trace_stay_ablated(ablation: Any) -> None:
+    traced = autoregressive_model()
+    heads = [AblatedHead(attention_type="cross", layer=0, head=1, ablation=ablation)]
+    trace = traced.trace(RunRequest(text=TEXT, ablated_heads=heads))
+    *_, (_, found) = explain_choice(traced, trace, ContrastRequest(position=3, contrast=40))
+    assert found.probability == pytest.approx(trace.header.generated[2].probability, abs=1e-9)
+    assert sum(part.value for part in found.parts) == pytest.approx(found.margin, abs=1e-9)
+    if ablation == "zero":
+        (already,) = [each for each in found.heads if (each.attention_type, each.layer, each.head) == ("cross", 0, 1)]
+        assert already.change == pytest.approx(0, abs=1e-12)

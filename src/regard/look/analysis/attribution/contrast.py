@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import attention_modules
 from regard.look.analysis.attribution.direct import blocks_of, direct_parts
-from regard.look.analysis.attribution.occlusion import occlude
+from regard.look.analysis.attribution.occlusion import can_occlude, occlude
 from regard.look.analysis.head_ablation import ablate_heads
 from regard.look.models.autoregressive import TracedAutoregressiveModel
 from regard.look.schema import (
@@ -45,40 +46,47 @@ class Choice(NamedTuple):
     read: tuple[int, ...]
     """The target up to the step, bos or prompt included."""
     token: int
-    contrast: int
+    contrast: tuple[int, ...]
+    """The tokens that could stand there instead; the first is compared."""
 
 
 def explain_choice(
     traced_model: TracedAutoregressiveModel, trace: Trace, request: ContrastRequest
 ) -> Iterator[tuple[int, Contrast]]:
-    """Yield the number of passes and the results so far. Between two of them the model is as it always is."""
+    """Yield the number of passes and the results so far. Between two of them the model is as it always is.
+
+    If heads were ablated in the trace, they are in all of these passes.
+    """
     choice = find_choice(traced_model, trace, request)
-    margin_of = _margins(traced_model, choice)
-    logprobs = traced_model.logits(choice.request, choice.read)[-1].double().log_softmax(dim=-1)
-    margin = float(logprobs[choice.token] - logprobs[choice.contrast])
-    tokens = traced_model.target_detokenizer.tokens([*choice.read, choice.token])
-    contrast = traced_model.target_detokenizer.tokens([*choice.read, choice.contrast])[-1]
+    logits_of = _pass(traced_model, choice)
+    logprobs = logits_of()[-1].double().log_softmax(dim=-1)
+    contrast = choice.contrast[0]
+    margin = float(logprobs[choice.token] - logprobs[contrast])
+    detokenizer = traced_model.target_detokenizer
+    tokens = detokenizer.tokens([*choice.read, choice.token])
+    contrast_tokens = detokenizer.tokens([*choice.read, *choice.contrast])[len(choice.read) :]
     result = Contrast(
         position=len(choice.read) - 1,
         read=tokens[-2],
         token=tokens[-1],
-        contrast=contrast,
+        contrast=contrast_tokens[0],
+        contrast_tokens=contrast_tokens,
         probability=float(logprobs[choice.token].exp()),
-        contrast_probability=float(logprobs[choice.contrast].exp()),
+        contrast_probability=float(logprobs[contrast].exp()),
         margin=margin,
-        parts=_direct(traced_model, choice),
+        parts=_direct(traced_model, choice, logits_of),
         heads=[],
         feed_forwards=[],
         words=[],
     )
     source = [] if not isinstance(traced_model.model, Seq2SeqLM) else trace.header.source
     passes = list(_passes(traced_model.model, source, tokens[:-1]))
-    yield len(passes), result
+    yield len(passes), _copy(result)
     for condition, record in passes:
         with condition():
-            change = margin_of() - margin
-        record(result, change)
-        yield len(passes), result
+            logits = logits_of()[-1].double()
+        record(result, float(logits[choice.token] - logits[contrast]) - margin)
+        yield len(passes), _copy(result)
 
 
 def find_choice(traced_model: TracedAutoregressiveModel, trace: Trace, request: ContrastRequest) -> Choice:
@@ -101,7 +109,7 @@ def find_choice(traced_model: TracedAutoregressiveModel, trace: Trace, request: 
             break
         if token != target[position + offset]:
             read = tuple(target[: position + offset])
-            return Choice(trace.header.request, read, target[position + offset], token)
+            return Choice(trace.header.request, read, target[position + offset], tuple(contrast[offset:]))
     raise UserError("The contrast is what the model wrote; choose another word or token.")
 
 
@@ -116,27 +124,34 @@ def _encode_after(traced_model: TracedAutoregressiveModel, read: Sequence[int], 
     return whole[len(before) :] if known else tokenizer.encode(text)
 
 
-def _margins(traced_model: TracedAutoregressiveModel, choice: Choice) -> Callable[[], float]:
-    """A function that computes the margin in the model as it is when it is called."""
+def _pass(traced_model: TracedAutoregressiveModel, choice: Choice) -> Callable[[], Tensor]:
+    """The pass up to the step, in the model as it is when it is called.  # (tokens, vocab_size)"""
+    ablation = traced_model.ablation(choice.request)
 
-    def margin() -> float:
-        logits = traced_model.logits(choice.request, choice.read)[-1].double()
-        return float(logits[choice.token] - logits[choice.contrast])
+    def logits() -> Tensor:
+        with ablation():
+            return traced_model.logits(choice.request, choice.read)
 
-    return margin
+    return logits
 
 
-def _direct(traced_model: TracedAutoregressiveModel, choice: Choice) -> list[ContrastPart]:
+def _copy(result: Contrast) -> Contrast:
+    """The results so far, which later ones are not added to."""
+    lists = {name: list(getattr(result, name)) for name in ("heads", "feed_forwards", "words")}
+    return result.model_copy(update=lists)
+
+
+def _direct(traced_model: TracedAutoregressiveModel, choice: Choice, run: Callable[[], Tensor]) -> list[ContrastPart]:
     """The direct contributions to the margin; none if the model is no Transformer with residual connections."""
     model: Any = traced_model.model
     decoder = getattr(model, "decoder", None)
     try:
-        parts = direct_parts(decoder, lambda: traced_model.logits(choice.request, choice.read), len(choice.read) - 1)
+        parts = direct_parts(decoder, run, len(choice.read) - 1)
     except UserError:
         return []
     lm_head = model.embed_tokens if model.lm_head is None else model.lm_head
     weight: Tensor = lm_head.weight.detach().double().cpu()
-    direction = weight[choice.token] - weight[choice.contrast]
+    direction = weight[choice.token] - weight[choice.contrast[0]]
     found = [
         ContrastPart(kind=part.kind, layer=part.layer, head=part.head, value=float(part.vector @ direction))
         for part in parts
@@ -144,7 +159,7 @@ def _direct(traced_model: TracedAutoregressiveModel, choice: Choice) -> list[Con
     if model.lm_head_bias is not None:
         bias = model.lm_head_bias.detach().double().cpu()
         found.append(
-            ContrastPart(kind="bias", layer=None, head=None, value=float(bias[choice.token] - bias[choice.contrast]))
+            ContrastPart(kind="bias", layer=None, head=None, value=float(bias[choice.token] - bias[choice.contrast[0]]))
         )
     return found
 
@@ -155,13 +170,13 @@ Record = Callable[[Contrast, float], None]
 
 def _passes(model: nn.Module, source: Sequence[Token], target: Sequence[Token]) -> Iterator[tuple[Condition, Record]]:
     """Each pass: what is different in it, and where its change of the margin goes. Words come first: they are few."""
-    for side, tokens in (("source", source), ("target", target)):
+    for side, tokens in (("source", source), ("target", target)) if can_occlude(model) else ():
         for word in dict.fromkeys(token.word for token in tokens if token.word >= 0):
             positions = [index for index, token in enumerate(tokens) if token.word == word]
             yield _occlusion(model, side, positions)
     for attention_type, layers in attention_modules(model).items():
         for layer, attention in enumerate(layers):
-            for head in range(attention.heads):
+            for head in range(attention.heads if isinstance(attention, Attention) else 0):
                 yield _ablation(
                     model, AblatedHead(attention_type=attention_type, layer=layer, head=head, ablation="zero")
                 )

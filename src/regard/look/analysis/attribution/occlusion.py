@@ -13,8 +13,14 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.model import Seq2SeqLM
+from regard.model.autoregressive import AutoregressiveModel
 
 Side = Literal["source", "target"]
+
+
+def can_occlude(model: nn.Module) -> bool:
+    """Whether a model embeds each side once in a pass, in the order of its positions: Transformers do."""
+    return isinstance(model, AutoregressiveModel)
 
 
 @contextmanager
