@@ -12,6 +12,7 @@ import { tokenLabel } from "../page/tokens.js";
 import { inputForm } from "./playground/input_form.js";
 import { outputTokens, partialOutput, predictionBars, tokenRow } from "./playground/output.js";
 import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
+import { describeConditions } from "./shared/conditions.js";
 
 /** What the models of each task do; a task that is not listed has a generic text. @type {Record<string, string>} */
 const TASK_DESCRIPTIONS = {
@@ -126,6 +127,8 @@ function describeOutput(trace) {
   if (trace.predictions.length > 0) parts.push(h("div", { class: "predictions" }, predictionBars(trace.predictions)));
   if (trace.generated.length > 0) {
     const probability = formatPercent(Math.exp(trace.log_probability));
+    const conditions = describeConditions(trace);
+    if (conditions !== "") parts.push(h("p", { class: "note conditions" }, conditions));
     parts.push(
       h("h3", {}, "Token by token"),
       tokenRow(trace),

@@ -19,18 +19,18 @@ Steps = Callable[[], Iterator[tuple[int, JobResult]]]
 step. Between two of them the model can be used for something else."""
 
 JobKind = Literal["head importance", "contrast"]
-_BUSY: dict[JobKind, str] = {
-    "head importance": "The heads of this model are already being measured; stop that job or wait for it.",
-    "contrast": "A choice of this model is already being explained; stop that job or wait for it.",
-}
 
 
 class BusyError(UserError):
-    """A job of this kind and model is already running."""
+    """Such a job of the model is already running."""
 
 
 class Jobs:
-    """All jobs of a server: of each kind, at most one running per model. One that was told to stop no longer counts."""
+    """All jobs of a server: of each kind, at most one running per model.
+
+    A measurement of all heads takes long, so it has to be stopped before another. Choices are explained one after the
+    other while somebody asks about this token and that one: a new one stops the one before.
+    """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, _JobThread] = OrderedDict()
@@ -39,8 +39,11 @@ class Jobs:
     def start(self, kind: JobKind, model: str, steps: Steps, worker: Worker) -> Job:
         """Start a job whose steps are run by the model's worker, each when it is its turn."""
         with self._lock:
-            if any((each.kind, each.job.model) == (kind, model) and each.goes_on for each in self._jobs.values()):
-                raise BusyError(_BUSY[kind])
+            others = [each for each in self._jobs.values() if (each.kind, each.job.model) == (kind, model)]
+            for other in others:
+                if other.goes_on and kind == "head importance":
+                    raise BusyError("The heads of this model are already being measured; stop that job or wait for it.")
+                other.stopped.set()
             job_id = secrets.token_urlsafe(9)
             thread = _JobThread(kind, Job(id=job_id, model=model, done=0, total=0, state="running", error=""))
             self._jobs[job_id] = thread
