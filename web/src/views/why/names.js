@@ -30,7 +30,7 @@ export function feedForwardLabel({ stack, layer }) {
 
 /** @param {Contrast["parts"][number]} part */
 export function partLabel({ kind, layer = 0, head = 0 }) {
-  if (kind === "embedding") return "embedding and position";
+  if (kind === "embedding") return "embedding";
   if (kind === "bias") return `biases of layer ${layer + 1}`;
   if (kind === "feed-forward") return `feed-forward ${layer + 1}`;
   return `${kind === "cross" ? "cross-attention" : "self-attention"} ${layer + 1}.${head + 1}`;

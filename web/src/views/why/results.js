@@ -16,6 +16,8 @@ import { partLabel, stepLabel, wordLabel } from "./names.js";
 import { signedBars } from "./signed_bars.js";
 import { describeCauses, describeChoice } from "./summary.js";
 
+/** Words that are drawn. */
+const MAX_WORDS = 100;
 const NO_TRANSFORMER =
   "This model is no Transformer: it has no heads and feed-forward networks to switch off, and its logits are no sum of " +
   "their contributions. So only the probabilities of the two tokens are shown.";
@@ -110,8 +112,10 @@ export class Results {
   }
 
   /** @param {Trace} trace @param {Contrast} contrast @param {string} written */
-  drawWords(trace, { words }, written) {
+  drawWords(trace, { words: all }, written) {
+    const words = largest(all, MAX_WORDS);
     const limit = Math.max(...words.map(({ change }) => Math.abs(change)));
+    const part = words.length < all.length ? ` The ${MAX_WORDS} words with the largest effect are shown, of ${all.length}.` : "";
     const sides = /** @type {const} */ (["source", "target"]);
     setChildren(
       this.words,
@@ -128,7 +132,11 @@ export class Results {
         const caption = `${title}: the change of the margin without each`;
         return bars.length === 0 ? [] : [h("div", {}, h("h3", {}, title), signedBars(bars, caption, limit))];
       }),
-      h("p", { class: "note" }, `Blue: without the word the margin falls, so it speaks for “${written}”.`),
+      h(
+        "p",
+        { class: "note" },
+        `Bars to the left (blue): without the word the margin falls, so it speaks for “${written}”.${part}`,
+      ),
     );
   }
 
@@ -153,4 +161,11 @@ export class Results {
     const limit = Math.max(...parts.map(({ value }) => Math.abs(value)));
     setChildren(this.parts, signedBars(bars, "The direct contribution of each part to the margin", limit));
   }
+}
+
+/** The items with the largest effect, in their order. @template {{ change: number }} Item @param {Item[]} items @param {number} count */
+function largest(items, count) {
+  if (items.length <= count) return items;
+  const kept = new Set([...items].sort((a, b) => Math.abs(b.change) - Math.abs(a.change)).slice(0, count));
+  return items.filter((item) => kept.has(item));
 }
