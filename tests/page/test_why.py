@@ -276,6 +276,21 @@ def test_layers_are_read_through_the_final_norm(view: Page) -> None:
     assert "rin → bank, layer 2:" in view.locator(".lens-details").inner_text()
 
 
+def test_a_long_output_is_read_in_parts(
+    browser: Browser, server_url: ServerUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.look.analysis.attribution.logit_lens.MAX_POSITIONS", 5)
+    with fresh_page(browser, server_url) as page:
+        open_view(page, "why", text=BANK)
+        whole = len(target_ids(page)) - 1
+        page.get_by_text(f"Steps 1 to 5 of {whole}").wait_for()
+        page.get_by_role("button", name="later steps").click()
+        page.get_by_text(f"Steps 6 to {whole} of {whole}").wait_for()
+        assert page.locator(".lens thead th").first.inner_text() == "bank → asına"
+        page.get_by_role("button", name="earlier steps").click()
+        page.get_by_text(f"Steps 1 to 5 of {whole}").wait_for()
+
+
 def test_clicked_alternative_is_compared_and_decoded_on_from(view: Page) -> None:
     button = view.locator(".alternatives button", has_text="ank").last
     contrast_id = int(str(button.get_attribute("data-contrast"))[1:])

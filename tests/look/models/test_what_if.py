@@ -1,5 +1,7 @@
 """A what-if run is the model's own search under constraints, and the recorded search shows what was forced."""
 
+import math
+
 import pytest
 import torch
 
@@ -57,3 +59,20 @@ def test_translation_equals_that_of_the_pipeline() -> None:
     assert found.output == translate(TEXT, prefix=prefix, split=False)
     with pytest.raises(UserError, match="prefix contains a forbidden word"):
         model.trace(RunRequest(text=TEXT, prefix_tokens=ids, forbid=["old"]))
+
+
+@pytest.mark.parametrize("kind", ["translation", "language-modeling"])
+def test_a_search_with_words_is_recorded_as_it_was(kind: str) -> None:
+    model = traced(kind)
+    decoding = {"method": "beam", "beam_size": 3, "max_new_tokens": 9}
+    free = model.trace(RunRequest.model_validate({"text": TEXT, "decoding": decoding})).header
+    request = {"text": TEXT, "decoding": decoding, "require": ["cat"], "forbid": [free.output.strip()[0]]}
+    header = model.trace(RunRequest.model_validate(request)).header
+    assert "cat" in header.output
+    assert free.output.strip()[0] not in header.output
+    output = [node for node in header.nodes if node.in_output]
+    assert [node.token.id for node in output] == [each.token.id for each in header.generated]
+    assert [math.exp(node.log_probability) for node in output] == pytest.approx(
+        [each.probability for each in header.generated], abs=1e-9
+    )
+    assert output[-1].total_log_probability == pytest.approx(header.log_probability, abs=1e-9)

@@ -82,6 +82,8 @@ class TracedAutoregressiveModel(TracedModel):
     task = "generation"
     generates = True
     default_max_new_tokens = 200
+    continues_prompt = False
+    """Whether the output is the rest of the input's text."""
 
     model: Seq2SeqLM | CausalLM
     source_tokenizer: TextTokenizer
@@ -310,7 +312,9 @@ class TracedAutoregressiveModel(TracedModel):
                 raise UserError(f"The text is too long: this model has {limit} positions.")
             search = replace(search, max_length=min(search.max_length, room))
         vocab_size = self.model.config.vocab_size
-        search = constrained(search, request, self.target_tokenizer, vocab_size, self.eos)
+        search = constrained(
+            search, request, self.target_tokenizer, vocab_size, self.eos, continues=self.continues_prompt
+        )
         ((best, *_),) = search_batch(self.model, [search], self.eos, observer)
         return best
 

@@ -18,8 +18,13 @@ def has_conditions(request: RunRequest) -> bool:
     return bool(request.prefix_tokens or request.require or request.forbid)
 
 
-def constrained(search: Request, request: RunRequest, tokenizer: TextTokenizer, vocab_size: int, eos: int) -> Request:
-    """The search under the conditions of a request, whose output is in the ids of `tokenizer`."""
+def constrained(
+    search: Request, request: RunRequest, tokenizer: TextTokenizer, vocab_size: int, eos: int, *, continues: bool
+) -> Request:
+    """The search under the conditions of a request, whose output is in the ids of `tokenizer`.
+
+    The output of a language model `continues` its prompt.
+    """
     if not has_conditions(request):
         return search
     if search.constraints.tree is not None:
@@ -37,5 +42,6 @@ def constrained(search: Request, request: RunRequest, tokenizer: TextTokenizer, 
         prefix=prefix,
         required=request.require or (),
         forbidden=request.forbid or (),
+        continues=continues,
     )
     return replace(search, constraints=constraints)

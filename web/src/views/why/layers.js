@@ -47,6 +47,8 @@ export class Layers {
       this.details,
     );
     this.key = "";
+    /** The steps in one response. */
+    this.pageSize = 0;
     /** @type {Lens | null} */
     this.lens = null;
   }
@@ -79,11 +81,14 @@ export class Layers {
 
   /** The last page that was asked for stays. @param {Trace} trace */
   refresh(trace) {
-    if (trace.id !== this.trace?.id) this.update(trace);
+    if (trace.id === this.trace?.id) return;
+    this.pageSize = 0;
+    this.update(trace);
   }
 
   /** Buttons to the steps before and after, of a long output. @param {Trace} trace @param {Lens} lens */
   drawPages(trace, { first, written }) {
+    this.pageSize = Math.max(this.pageSize, written.length); // the last page has fewer
     const [start, end] = [firstGenerated(trace), first + written.length];
     const button = (/** @type {string} */ label, /** @type {number} */ target) =>
       h("button", { type: "button", onclick: () => this.update(trace, target) }, label);
@@ -91,7 +96,7 @@ export class Layers {
     setChildren(
       this.pages,
       isPart && h("span", { class: "note" }, `Steps ${first - start + 1} to ${end - start} of ${trace.generated.length}`),
-      first > start && button("earlier steps", Math.max(start, first - written.length)),
+      first > start && button("earlier steps", Math.max(start, first - this.pageSize)),
       end < trace.target.length && button("later steps", end),
     );
   }

@@ -50,7 +50,8 @@ function wordName({ words }, trace, word) {
   const label = wordLabel(trace, word);
   const side = words.filter((other) => other.side === word.side);
   const isUnique = side.every((other) => other === word || wordLabel(trace, other) !== label);
-  return `the ${word.side} word “${label}”${isUnique ? "" : ` (number ${side.indexOf(word) + 1})`}`;
+  const isOnlySide = side.length === words.length; // a language model has no source
+  return `the ${isOnlySide ? "" : `${word.side} `}word “${label}”${isUnique ? "" : ` (number ${side.indexOf(word) + 1})`}`;
 }
 
 /** The smallest change of the margin that is worth a sentence: less is written as 0.00. */
