@@ -51,16 +51,19 @@ export const view = {
         setChildren(output, h("p", { class: "note" }, "The output will appear here."));
       } else if (trace !== shown || drawnTheme !== document.documentElement.dataset.theme) {
         shown = trace;
-        setChildren(output, ...describeOutput(trace), trace.model.attention.length > 0 ? attentionLink() : noAttention());
+        const hasAttention = trace.model.attention.length > 0;
+        setChildren(output, ...describeOutput(trace), hasAttention ? links(trace.generated.length > 0) : noAttention());
       }
       drawnTheme = document.documentElement.dataset.theme ?? "";
     }
     const noAttention = () => h("p", { class: "note" }, "This model has no attention, so there are no heads to show.");
-    const attentionLink = () =>
+    const links = (/** @type {boolean} */ isGenerated) =>
       h(
         "p",
         { "data-no-export": true },
         h("button", { type: "button", onclick: () => context.store.set({ view: "heads" }) }, "See the attention →"),
+        " ",
+        isGenerated && h("button", { type: "button", onclick: () => context.store.set({ view: "why" }) }, "Ask why →"),
       );
     const unsubscribe = context.onRunning(() => draw(context.trace()));
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import find_attention
-from regard.look.analysis.attribution.contrast import explain_choice
+from regard.look.analysis.attribution.contrast import explain_choice, find_choice
 from regard.look.analysis.attribution.logit_lens import logit_lens
 from regard.look.models.autoregressive import TracedAutoregressiveModel
 from regard.look.schema import AblatedHead, Contrast, ContrastRequest, RunRequest
 from regard.look.trace import Trace
-from tests.look.support import TEXT, autoregressive_model
+from tests.look.support import TEXT, autoregressive_model, parser
 from tests.model.before.samples import SAMPLES
 from tests.model.small_models import encoder_decoder, language_model, stack
 
@@ -161,3 +161,14 @@ def test_heads_that_were_ablated_in_the_trace_stay_ablated(ablation: Any) -> Non
     if ablation == "zero":
         (already,) = [each for each in found.heads if (each.attention_type, each.layer, each.head) == ("cross", 0, 1)]
         assert already.change == pytest.approx(0, abs=1e-12)
+
+
+def test_symbols_of_a_tree_are_compared() -> None:
+    traced: Any = parser()
+    trace = traced.trace(RunRequest(text="the cat slept"))
+    symbols = traced.target_detokenizer.symbols
+    (other,) = {"(NP", "(S"} - {trace.header.target[1].text, "(VP", "(S"}
+    found = find_choice(traced, trace, ContrastRequest(position=1, contrast=other))
+    assert found.contrast == tuple(symbols.encode([other]))
+    with pytest.raises(UserError, match="'cat' is no symbol"):
+        find_choice(traced, trace, ContrastRequest(position=1, contrast="cat"))

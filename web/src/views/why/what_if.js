@@ -12,6 +12,8 @@ import { showError } from "../shared/placeholders.js";
 import { section } from "../shared/section.js";
 import { firstGenerated } from "./names.js";
 
+const ALWAYS_A_TREE = "The output of this model is always a tree over the words; nothing else can be required of it.";
+
 /** What a run is asked for. @typedef {Pick<RunRequest, "prefix_tokens" | "require" | "forbid">} Conditions */
 
 export class WhatIf {
@@ -25,17 +27,18 @@ export class WhatIf {
       event.preventDefault();
       this.decodeWithWords();
     };
+    this.form = h(
+      "form",
+      { class: "controls", "data-no-export": true, onsubmit: submit },
+      this.require.element,
+      this.forbid.element,
+      h("button", { type: "submit" }, "Decode again"),
+    );
     this.element = section(
       "What if?",
       "Choose an alternative above, and the model decodes on from there. Or say what the output contains and what not, as " +
         "words separated by commas.",
-      h(
-        "form",
-        { class: "controls", "data-no-export": true, onsubmit: submit },
-        this.require.element,
-        this.forbid.element,
-        h("button", { type: "submit" }, "Decode again"),
-      ),
+      this.form,
       this.output,
     );
     this.key = "";
@@ -52,13 +55,14 @@ export class WhatIf {
     if (trace.id === this.trace?.id) return void this.draw();
     this.leave();
     this.trace = trace;
-    setChildren(this.output);
+    this.form.hidden = trace.model.task === "parsing";
+    setChildren(this.output, this.form.hidden && h("p", { class: "note" }, ALWAYS_A_TREE));
   }
 
   /** Decode on from the contrast, where it would stand. @param {Contrast} contrast */
   decodeFrom(contrast) {
     const { trace } = this;
-    if (trace === null) return;
+    if (trace === null || this.form.hidden) return;
     const before = trace.target.slice(firstGenerated(trace), contrast.position + 1);
     const tokens = [...before, ...contrast.contrast_tokens];
     void this.decode({ prefix_tokens: tokens.map(({ id }) => id) });

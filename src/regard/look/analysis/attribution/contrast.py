@@ -102,8 +102,10 @@ def find_choice(traced_model: TracedAutoregressiveModel, trace: Trace, request: 
         contrast = [request.contrast]
         if not 0 <= request.contrast < traced_model.model.config.vocab_size:
             raise UserError(f"contrast: there is no token {request.contrast}.")
+    elif not request.contrast.strip():
+        raise UserError("contrast: there is no text; give a word.")
     else:
-        contrast = _encode_after(traced_model, target[:position], request.contrast)
+        contrast = traced_model.target_detokenizer.encode_after(target[:position], request.contrast)
     for offset, token in enumerate(contrast):
         if position + offset >= len(target):
             break
@@ -111,17 +113,6 @@ def find_choice(traced_model: TracedAutoregressiveModel, trace: Trace, request: 
             read = tuple(target[: position + offset])
             return Choice(trace.header.request, read, target[position + offset], tuple(contrast[offset:]))
     raise UserError("The contrast is what the model wrote; choose another word or token.")
-
-
-def _encode_after(traced_model: TracedAutoregressiveModel, read: Sequence[int], text: str) -> list[int]:
-    """The tokens of a text where it would go on behind the target so far."""
-    if not text.strip():
-        raise UserError("contrast: there is no text; give a word.")
-    tokenizer = traced_model.target_tokenizer
-    before = tokenizer.encode(traced_model.target_detokenizer.text(read))
-    whole = tokenizer.encode(f"{traced_model.target_detokenizer.text(read)} {text.strip()}".strip())
-    known = whole[: len(before)] == before and len(whole) > len(before)
-    return whole[len(before) :] if known else tokenizer.encode(text)
 
 
 def _pass(traced_model: TracedAutoregressiveModel, choice: Choice) -> Callable[[], Tensor]:
