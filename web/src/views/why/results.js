@@ -142,6 +142,10 @@ export class Results {
 
   /** @param {Contrast} contrast @param {string} written */
   drawParts({ parts, margin }, written) {
+    if (parts.length === 0) {
+      setChildren(this.partsNote, "The decoder has no residual connections, so its hidden state is no sum of its parts.");
+      return void setChildren(this.parts);
+    }
     const sum = parts.reduce((total, { value }) => total + value, 0);
     setChildren(
       this.partsNote,
