@@ -27,6 +27,7 @@ VIEWS: dict[str, dict[str, str]] = {
     "playground": {},
     "heads": {"attention_type": "cross", "layer": "1", "head": "3", "token": "1"},
     "decoding": {"step": "2"},
+    "why": {"text": "He sat on the bank of the river.", "position": "5", "contrast": "kıyısına"},
     "cell": {"attention_type": "cross", "layer": "1", "head": "3", "token": "0"},
     "model": {},
     "ablation": {},
@@ -86,7 +87,7 @@ def _serve(model: str) -> str:
 
 def _take_screenshot(page: Page, url: str, view: str, path: Path) -> None:
     page.goto("about:blank")  # a URL that differs only in its fragment would not reload the page
-    page.goto(f"{url}#{urlencode({'view': view, 'text': SENTENCE, **VIEWS[view]})}")
+    page.goto(f"{url}#{urlencode({'view': view, 'text': SENTENCE} | VIEWS[view])}")
     page.wait_for_selector("html[data-ready=yes]")
     page.wait_for_timeout(1500)  # views fetch their data
     page.screenshot(path=path, full_page=True)

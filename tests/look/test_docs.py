@@ -2,10 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from regard.look.schema import BeamNode, GeneratedToken, Token, Trace
+from regard.look.analysis.attribution.contrast import explain_choice
+from regard.look.analysis.attribution.logit_lens import look_through_layers
+from regard.look.models.auto import load_traced_model
+from regard.look.schema import (
+    BeamNode,
+    Contrast,
+    ContrastRequest,
+    GeneratedToken,
+    LensRequest,
+    RunRequest,
+    Token,
+    Trace,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "look.md"
 
@@ -29,3 +42,49 @@ def test_every_field_of_the_header_is_documented() -> None:
     section = PAGE.read_text(encoding="utf-8").split("### Fields of the header")[1].split("###")[0]
     for message in (Trace, Token, GeneratedToken, BeamNode):
         assert set(message.model_fields) - {"format", "version", "id"} <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_numbers_of_the_bank_example_are_those_of_the_model() -> None:
+    traced: Any = load_traced_model("en-tr")
+
+    def explain(text: str, written: str) -> tuple[Any, Contrast]:
+        trace = traced.trace(RunRequest(text=text))
+        (position,) = [index for index, token in enumerate(trace.header.target) if token.text == written]
+        *_, (_, found) = explain_choice(traced, trace, ContrastRequest(position=position, contrast="kıyısına"))
+        return trace, found
+
+    trace, found = explain("He sat on the bank of the river.", "bank")
+    heads = {(each.attention_type, each.layer, each.head): found.margin + each.change for each in found.heads}
+    margins = [*heads.values(), *(found.margin + each.change for each in found.feed_forwards)]
+    source = [token.text for token in trace.header.source]
+    words = {source[each.positions[0]]: each.change for each in found.words if each.side == "source"}
+    prefix = [*found_ids(trace, found), *(token.id for token in found.contrast_tokens)]
+    other = traced.trace(RunRequest(text=trace.text, prefix_tokens=prefix)).header
+    cell = look_through_layers(traced, trace, LensRequest()).layers[2][found.position]
+    looked = trace.attention("encoder", 0, 1)[source.index("bank"), source.index("river")]
+    expected = [
+        f"*{trace.output}*",
+        f"with {100 * found.contrast_probability:.1f} %",
+        f"*bank* {100 * found.probability:.0f} %",
+        f"The margin is {found.margin:.2f}.",
+        f"Without *bank* the margin changes by {words['bank']:.2f}",
+        f"Without *river* it changes by {words['river']:+.2f}",
+        f"rises to {max(heads.values()):.2f}",
+        f"*bank* gives {100 * float(looked):.0f} % of its attention to *river*",
+        f"The margin is {explain('He sat on the bank.', 'bank')[1].margin:.2f}.",
+        f"*{other.output}* has a log-probability of {other.log_probability:.2f}, the model's own output "
+        f"{trace.header.log_probability:.2f}",
+        f"*bank* has rank {cell.rank}, behind *{cell.tokens[0].token.text}* and *{cell.tokens[1].token.text}*",
+        f"between {min(margins):.2f} and {max(margins):.2f}",
+        f"Without *of* it changes by {words['of']:.2f} and without *on* by {words['on']:.2f}",
+    ]
+    assert max(heads, key=lambda head: heads[head]) == ("encoder", 0, 1)
+    section = PAGE.read_text(encoding="utf-8").split("### Which *bank*?")[1].split("\n## ")[0]
+    text = " ".join(section.split())
+    for phrase in expected:
+        assert phrase.replace("-", "−").replace("log−", "log-") in text
+
+
+def found_ids(trace: Any, found: Contrast) -> list[int]:
+    """The ids that were generated before the choice."""
+    return [token.id for token in trace.header.target[1 : found.position + 1]]

@@ -83,6 +83,13 @@ export interface RunRequest {
   /** The tokens of the source, overriding the text's own: for a token that was edited. */
   source_tokens?: string[];
   ablated_heads?: AblatedHead[];
+  /**
+   * What if: the ids of the tokens that the output begins with (they keep the probability that the model gives them), words
+   * that it contains, and words that it does not contain.
+   */
+  prefix_tokens?: number[];
+  require?: string[];
+  forbid?: string[];
 }
 
 export type RunEvent =
@@ -264,7 +271,7 @@ export interface Job {
   total: number;
   state: "running" | "done" | "failed" | "stopped";
   error: string;
-  result?: HeadImportance;
+  result?: HeadImportance | Contrast;
 }
 export interface HeadImportance {
   metric: "loss" | "bleu";
@@ -273,6 +280,76 @@ export interface HeadImportance {
   examples: number;
   /** The metric with one head ablated, and its change from the baseline; filled as the job progresses. */
   heads: { attention_type: AttentionType; layer: number; head: number; value: number; change: number }[];
+}
+
+/**
+ * `POST api/traces/{id}/contrast`: why one token of the output was written and not another; answered by a `Job` whose
+ * result is a `Contrast`.
+ */
+export interface ContrastRequest {
+  /** The position in `target` of the token that was written. */
+  position: number;
+  /** The id of the token that could stand there instead; or a text, which is compared where it first differs. */
+  contrast: string | number;
+}
+/**
+ * The margin log p(token) − log p(contrast), and what it depends on. A change is the margin under a condition less `margin`.
+ * All lists but `parts` are filled as the job progresses, the words first. They are empty for a model that is no
+ * Transformer.
+ */
+export interface Contrast {
+  /** The position in `target` of the token that was read in this step. */
+  position: number;
+  read: Token;
+  /** The token that was written in this step, the one that it is compared with, and the text that this one begins. */
+  token: Token;
+  contrast: Token;
+  contrast_tokens: Token[];
+  probability: number;
+  contrast_probability: number;
+  margin: number;
+  /**
+   * The direct contributions, whose sum is the margin: of the embedding, of each head ("decoder" and "cross") and
+   * feed-forward network of the decoder, and of all biases of a layer.
+   */
+  parts: {
+    kind: "embedding" | "decoder" | "cross" | "feed-forward" | "bias";
+    layer?: number;
+    head?: number;
+    value: number;
+  }[];
+  /** Its output replaced by zeros. */
+  heads: { attention_type: AttentionType; layer: number; head: number; change: number }[];
+  feed_forwards: { stack: "encoder" | "decoder"; layer: number; change: number }[];
+  /** Words occluded: the embeddings of their tokens replaced by zeros. `positions` are those of `source` or `target`. */
+  words: { side: "source" | "target"; positions: number[]; change: number }[];
+}
+
+/**
+ * `POST api/traces/{id}/lens`: the logit lens. The residual stream after each layer goes through the decoder's final norm
+ * and the output projection, as if the layers after it did nothing.
+ */
+export interface LensRequest {
+  /** The position in `target` of the first token that was written; without it, the first that was generated. */
+  first?: number;
+}
+export interface Lens {
+  first: number;
+  /** For each step, up to 32 of them: the token that was read, and the one that was written. */
+  read: Token[];
+  written: Token[];
+  /** [layer][step], from the embedding (0) to the last layer. */
+  layers: LensCell[][];
+}
+export interface LensCell {
+  /** The five likeliest tokens. */
+  tokens: Alternative[];
+  /** The probability and the rank (1: the likeliest) of the token that was written in the end. */
+  probability: number;
+  rank: number;
+  /** The norm of the residual stream, and its cosine to that of the layer before. */
+  norm: number;
+  cosine?: number;
 }
 
 /** `GET api/positions?length=64&width=64`: positional encodings compared. */
@@ -364,6 +441,9 @@ export interface State {
   seed: number;
   /** The head-importance job that is shown. */
   job: string;
+  /** Why: the position of the token that is asked about, and what it is compared with: a text, or "#" and a token's id. */
+  position: number;
+  contrast: string;
   /** Positions: the number of positions, and the number of dimensions of each encoding. */
   length: number;
   width: number;
@@ -399,6 +479,8 @@ export interface Source {
   node(trace: string, node: number): Promise<NodeAttention>;
   cell(trace: string, request: CellRequest): Promise<Cell>;
   measureHeads(model: string, request: HeadImportanceRequest): Promise<Job>;
+  explainChoice(trace: string, request: ContrastRequest): Promise<Job>;
+  lens(trace: string, request: LensRequest): Promise<Lens>;
   job(id: string): Promise<Job>;
   stopJob(id: string): Promise<void>;
   positions(length: number, width: number): Promise<Positions>;

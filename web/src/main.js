@@ -137,6 +137,7 @@ async function run(request) {
   const load = ++latestLoad;
   const id = await runner.run(store.get().model, request);
   if (id === null || load !== latestLoad) return;
+  if (trace !== null && trace.request.text !== request.text) store.set({ position: -1, contrast: "" }); // of other tokens
   try {
     const recorded = await source.trace(id);
     if (load === latestLoad) await showTrace(recorded);
@@ -184,7 +185,8 @@ function resetForModel(id) {
   const method = models.find((model) => model.id === id)?.decoding.method ?? "beam";
   const defaults = { beam_size: 0, max_new_tokens: 0, temperature: 0, top_k: 0, top_p: 0, seed: 0 };
   const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
-  return { ...defaults, method, trace: "", text: "", ...selection };
+  const choice = { position: -1, contrast: "" };
+  return { ...defaults, method, trace: "", text: "", ...selection, ...choice };
 }
 
 /** @param {File} chosen */

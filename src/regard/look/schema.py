@@ -100,12 +100,18 @@ class AblatedHead(Message):
     ablation: Ablation
 
 
+Words = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)]
+
+
 class RunRequest(Message):
     text: Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
     image: str | None = None
     decoding: DecodingOverrides | None = None
     source_tokens: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=20_000)] | None = None
     ablated_heads: Annotated[list[AblatedHead], Field(max_length=10_000)] | None = None
+    prefix_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_NEW_TOKENS)] | None = None
+    require: Words | None = None
+    forbid: Words | None = None
 
 
 class TokenEvent(Message):
@@ -270,6 +276,55 @@ class HeadImportance(Message):
     heads: list[HeadScore]
 
 
+class ContrastRequest(Message):
+    position: Annotated[int, Field(ge=0)]
+    contrast: Annotated[str, Field(max_length=200)] | int
+
+
+class ContrastPart(Message):
+    kind: Literal["embedding", "decoder", "cross", "feed-forward", "bias"]
+    layer: int | None = None
+    head: int | None = None
+    value: float
+
+
+class HeadEffect(Message):
+    attention_type: AttentionType
+    layer: int
+    head: int
+    change: float
+
+
+class FeedForwardEffect(Message):
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    change: float
+
+
+class WordEffect(Message):
+    side: Literal["source", "target"]
+    positions: list[int]
+    change: float
+
+
+class Contrast(Message):
+    position: int
+    read: Token
+    token: Token
+    contrast: Token
+    contrast_tokens: list[Token]
+    probability: float
+    contrast_probability: float
+    margin: float
+    parts: list[ContrastPart]
+    heads: list[HeadEffect]
+    feed_forwards: list[FeedForwardEffect]
+    words: list[WordEffect]
+
+
+JobResult = HeadImportance | Contrast
+
+
 class Job(Message):
     id: str
     model: str
@@ -277,7 +332,26 @@ class Job(Message):
     total: int
     state: Literal["running", "done", "failed", "stopped"]
     error: str
-    result: HeadImportance | None = None
+    result: JobResult | None = None
+
+
+class LensRequest(Message):
+    first: Annotated[int, Field(ge=0)] | None = None
+
+
+class LensCell(Message):
+    tokens: list[Alternative]
+    probability: float
+    rank: int
+    norm: float
+    cosine: float | None = None
+
+
+class Lens(Message):
+    first: int
+    read: list[Token]
+    written: list[Token]
+    layers: list[list[LensCell]]
 
 
 class Requirement(Message):

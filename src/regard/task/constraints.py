@@ -21,30 +21,34 @@ _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 def make_constraints(
     tokenizer: TextTokenizer,
     *,
-    prefix: str = "",
+    prefix: str | Sequence[int] = "",
     required: Sequence[str] = (),
     forbidden: Sequence[str] = (),
     seed: int | None = None,
     continues: bool = False,
 ) -> Constraints:
-    """The constraints for an output in the ids of a tokenizer.
+    """The constraints for an output in the ids of a tokenizer. The prefix is a text, or its ids.
 
     If the output `continues` another text, a required word at its beginning is one inside a text.
     """
+    if isinstance(prefix, str):
+        text, ids = prefix, tuple(_encode(tokenizer, prefix, "begin with")) if prefix else ()
+    else:
+        text, ids = tokenizer.decode(prefix), tuple(prefix)
     strings = {form for word in forbidden for form in _forbidden_forms(tokenizer, word)}
     for string in strings:
-        if string in prefix:
+        if string in text:
             raise UserError(f"The prefix contains a forbidden word ({string!r}); leave out one of the two.")
         if any(string in word.strip() for word in required):
             raise UserError(f"A required word contains a forbidden word ({string!r}); leave out one of the two.")
-    text = None
+    forbidden_text = None
     if strings:
         encoded = tuple(sorted(string.encode() for string in strings))
-        text = ForbiddenText(encoded, tokenizer.fingerprint, token_bytes(tokenizer))
+        forbidden_text = ForbiddenText(encoded, tokenizer.fingerprint, token_bytes(tokenizer))
     return Constraints(
-        prefix=tuple(_encode(tokenizer, prefix, "begin with")) if prefix else (),
+        prefix=ids,
         required=tuple(_required_word(tokenizer, word.strip(), continues) for word in required),
-        forbidden_text=text,
+        forbidden_text=forbidden_text,
         seed=seed,
     )
 

@@ -35,6 +35,8 @@ export const INITIAL_STATE = {
   top_p: 0,
   seed: 0,
   job: "",
+  position: -1,
+  contrast: "",
   length: 64,
   width: 64,
   axis: "step",

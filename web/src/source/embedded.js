@@ -106,6 +106,8 @@ export function embeddedSource(file) {
       return found ?? reject("Computing this attention row");
     },
     measureHeads: () => reject("Measuring head importance"),
+    explainChoice: () => reject("Explaining a choice"),
+    lens: () => reject("Looking through the layers"),
     job: () => reject("Measuring head importance"),
     stopJob: async () => undefined,
     async positions(length, width) {

@@ -12,6 +12,7 @@ import { view as model } from "./model.js";
 import { view as playground } from "./playground.js";
 import { view as positions } from "./positions.js";
 import { view as runs } from "./runs.js";
+import { view as why } from "./why.js";
 
 /** @type {View[]} */
-export const VIEWS = [playground, heads, decoding, cell, model, ablation, positions, runs];
+export const VIEWS = [playground, heads, decoding, why, cell, model, ablation, positions, runs];

@@ -12,6 +12,7 @@ import { tokenLabel } from "../page/tokens.js";
 import { inputForm } from "./playground/input_form.js";
 import { outputTokens, partialOutput, predictionBars, tokenRow } from "./playground/output.js";
 import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
+import { describeConditions } from "./shared/conditions.js";
 
 /** What the models of each task do; a task that is not listed has a generic text. @type {Record<string, string>} */
 const TASK_DESCRIPTIONS = {
@@ -50,16 +51,19 @@ export const view = {
         setChildren(output, h("p", { class: "note" }, "The output will appear here."));
       } else if (trace !== shown || drawnTheme !== document.documentElement.dataset.theme) {
         shown = trace;
-        setChildren(output, ...describeOutput(trace), trace.model.attention.length > 0 ? attentionLink() : noAttention());
+        const hasAttention = trace.model.attention.length > 0;
+        setChildren(output, ...describeOutput(trace), hasAttention ? links(trace.generated.length > 0) : noAttention());
       }
       drawnTheme = document.documentElement.dataset.theme ?? "";
     }
     const noAttention = () => h("p", { class: "note" }, "This model has no attention, so there are no heads to show.");
-    const attentionLink = () =>
+    const links = (/** @type {boolean} */ isGenerated) =>
       h(
         "p",
         { "data-no-export": true },
         h("button", { type: "button", onclick: () => context.store.set({ view: "heads" }) }, "See the attention →"),
+        " ",
+        isGenerated && h("button", { type: "button", onclick: () => context.store.set({ view: "why" }) }, "Ask why →"),
       );
     const unsubscribe = context.onRunning(() => draw(context.trace()));
 
@@ -126,6 +130,8 @@ function describeOutput(trace) {
   if (trace.predictions.length > 0) parts.push(h("div", { class: "predictions" }, predictionBars(trace.predictions)));
   if (trace.generated.length > 0) {
     const probability = formatPercent(Math.exp(trace.log_probability));
+    const conditions = describeConditions(trace);
+    if (conditions !== "") parts.push(h("p", { class: "note conditions" }, conditions));
     parts.push(
       h("h3", {}, "Token by token"),
       tokenRow(trace),

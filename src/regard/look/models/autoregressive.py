@@ -33,6 +33,7 @@ from regard.look.models.traced_model import (
     check_logits,
     edited_request,
 )
+from regard.look.models.what_if import constrained
 from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, TokenEvent
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
 from regard.model import CausalLM, Seq2SeqLM
@@ -81,6 +82,8 @@ class TracedAutoregressiveModel(TracedModel):
     task = "generation"
     generates = True
     default_max_new_tokens = 200
+    continues_prompt = False
+    """Whether the output is the rest of the input's text."""
 
     model: Seq2SeqLM | CausalLM
     source_tokenizer: TextTokenizer
@@ -213,6 +216,16 @@ class TracedAutoregressiveModel(TracedModel):
             check_size(attention_nbytes(self.model, source_length, len(target)))
             return RecordedRun(best, target, recorder, self._forced_pass(source, target, dtype))
 
+    def logits(self, request: RunRequest, target: Sequence[int]) -> Tensor:
+        """The logits after each token of a target, with a request's input and no ablation.  # (tokens, vocab_size)"""
+        logits = self._forward(self.encode_request(request), target, None)
+        check_logits(logits)
+        return logits[0].cpu()
+
+    def prefix_length(self, request: RunRequest) -> int:
+        """How many tokens the decoder has read before the first generated one: bos, or the prompt."""
+        return len(self._prefix(self.encode_request(request)))
+
     def forward_trace(self, trace: Trace, attention_hook: AttentionHook) -> None:
         request = trace.header.request
         with self.ablated(request):
@@ -298,6 +311,10 @@ class TracedAutoregressiveModel(TracedModel):
             if room < 1:
                 raise UserError(f"The text is too long: this model has {limit} positions.")
             search = replace(search, max_length=min(search.max_length, room))
+        vocab_size = self.model.config.vocab_size
+        search = constrained(
+            search, request, self.target_tokenizer, vocab_size, self.eos, continues=self.continues_prompt
+        )
         ((best, *_),) = search_batch(self.model, [search], self.eos, observer)
         return best
 
@@ -352,3 +369,10 @@ class TracedAutoregressiveModel(TracedModel):
             inputs.insert(0, self.model.pad_sources([source.ids])[0].to(device))
         logits: Tensor = self.model(*inputs, attention_hook=attention_hook)
         return logits
+
+
+def require_generator(traced_model: TracedModel) -> TracedAutoregressiveModel:
+    """The traced model, or an error if it does not generate token by token."""
+    if not isinstance(traced_model, TracedAutoregressiveModel):
+        raise UserError(f"{traced_model.name} predicts labels; only a model that writes tokens chooses between them.")
+    return traced_model

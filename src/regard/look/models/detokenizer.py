@@ -32,6 +32,10 @@ class Detokenizer(Protocol):
         """The text of a sequence."""
         ...
 
+    def encode_after(self, ids: Sequence[int], text: str) -> list[int]:
+        """The ids of a text that follows a sequence."""
+        ...
+
 
 class TextDetokenizer:
     """The detokenizer of a text tokenizer."""
@@ -42,6 +46,12 @@ class TextDetokenizer:
 
     def text(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids)
+
+    def encode_after(self, ids: Sequence[int], text: str) -> list[int]:
+        before = self.tokenizer.encode(self.text(ids))
+        whole = self.tokenizer.encode(f"{self.text(ids)} {text.strip()}".strip())
+        known = whole[: len(before)] == before and len(whole) > len(before)
+        return whole[len(before) :] if known else self.tokenizer.encode(text)
 
     def tokens(self, ids: Sequence[int]) -> list[Token]:
         spellings = self._spellings(ids)
@@ -154,6 +164,12 @@ class TreeDetokenizer:
 
     def text(self, ids: Sequence[int]) -> str:
         return " ".join(self.symbols.decode(ids))
+
+    def encode_after(self, ids: Sequence[int], text: str) -> list[int]:
+        for symbol in text.split():
+            if symbol not in self.symbols:
+                raise UserError(f"{symbol!r} is no symbol of a tree of this model; give one such as '(NP' or ')'.")
+        return self.symbols.encode(text.split())
 
     def tokens(self, ids: Sequence[int]) -> list[Token]:
         tokens, word = [], 0

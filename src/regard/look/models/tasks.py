@@ -145,6 +145,7 @@ class TracedTextGenerator(TracedAutoregressiveModel):
 
     task = "language-modeling"
     default_max_new_tokens = 40
+    continues_prompt = True
     pipeline: TextGenerator
 
     def __init__(self, generator: TextGenerator, name: str) -> None:

@@ -7,7 +7,7 @@ single tasks are in `tasks.py` and `images.py`; a new task needs none.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -133,17 +133,21 @@ class TracedModel(ABC):
             metrics=list(self.metrics),
         )
 
-    @contextmanager
-    def ablated(self, request: RunRequest, should_stop: ShouldStop | None = None) -> Iterator[None]:
+    def ablated(self, request: RunRequest, should_stop: ShouldStop | None = None) -> AbstractContextManager[None]:
         """Ablate the heads that a request names within the block."""
+        return self.ablation(request, should_stop)()
+
+    def ablation(
+        self, request: RunRequest, should_stop: ShouldStop | None = None
+    ) -> Callable[[], AbstractContextManager[None]]:
+        """What `ablated` returns, for any number of blocks: means that it needs are computed once."""
         heads = request.ablated_heads or []
         means: HeadMeans | None = None
         if needs_means(heads):
             run = self.unablated_pass(request, should_stop)
             with mean_outputs(self.model) as means:
                 run()
-        with ablate_heads(self.model, heads, means) if heads else nullcontext():
-            yield
+        return lambda: ablate_heads(self.model, heads, means)
 
 
 def check_logits(logits: Tensor) -> None:

@@ -7,6 +7,7 @@ all; those that convert large arrays by a few threads. All others are answered a
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,24 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from regard.look.analysis.attention_maps import check_heads
+from regard.look.analysis.attribution.contrast import explain_choice, find_choice
+from regard.look.analysis.attribution.logit_lens import look_through_layers
 from regard.look.analysis.head_importance import measure_heads
 from regard.look.analysis.model_diagram import draw_model
+from regard.look.models.autoregressive import require_generator
 from regard.look.models.traced_model import TracedModel
 from regard.look.positions.schemes import positions
 from regard.look.runs import list_runs, read_run_metrics
-from regard.look.schema import CellRequest, HeadImportance, HeadImportanceRequest, Message, RunRequest, TokenEvent
+from regard.look.schema import (
+    CellRequest,
+    ContrastRequest,
+    HeadImportance,
+    HeadImportanceRequest,
+    LensRequest,
+    Message,
+    RunRequest,
+    TokenEvent,
+)
 from regard.look.trace import MAX_BYTES, Trace, trace_from_bytes
 from regard.serve.inspector.attention import attention_response
 from regard.serve.inspector.errors import handle_errors
@@ -111,6 +124,7 @@ def add_page_routes(app: FastAPI | APIRouter, state: AppState, page: StaticPage 
     _add_model_routes(app, state)
     _add_trace_routes(app, state)
     _add_attention_routes(app, state)
+    _add_attribution_routes(app, state)
     _add_job_routes(app, state)
     _add_run_routes(app, state)
     _add_static_routes(app, page or StaticPage())
@@ -202,6 +216,27 @@ def _add_attention_routes(app: FastAPI | APIRouter, state: AppState) -> None:
         return await compute(request, state.worker(trace), respond)
 
 
+def _add_attribution_routes(app: FastAPI | APIRouter, state: AppState) -> None:
+    @app.post("/api/traces/{trace_id}/contrast")
+    async def contrast(trace_id: str, request: Request) -> Response:
+        message = await read_json(request, ContrastRequest)
+        trace = state.store.get(trace_id)
+        traced_model = require_generator(trace.require_model())
+        # A request that means no choice is refused at once; what it takes is a tokenizer.
+        await compute(request, state.converter, lambda: find_choice(traced_model, trace, message))
+        steps = partial(explain_choice, traced_model, trace, message)
+        return _json(state.jobs.start("contrast", traced_model.id, steps, state.worker(trace)))
+
+    @app.post("/api/traces/{trace_id}/lens")
+    async def lens(trace_id: str, request: Request) -> Response:
+        message = await read_json(request, LensRequest)
+        trace = state.store.get(trace_id)
+        traced_model = require_generator(trace.require_model())
+        return await compute(
+            request, state.worker(trace), lambda: _json(look_through_layers(traced_model, trace, message))
+        )
+
+
 def _add_job_routes(app: FastAPI | APIRouter, state: AppState) -> None:
     @app.post("/api/models/{model_id}/head-importance")
     async def head_importance(model_id: str, request: Request) -> Response:
@@ -212,7 +247,7 @@ def _add_job_routes(app: FastAPI | APIRouter, state: AppState) -> None:
         def steps() -> Iterator[tuple[int, HeadImportance]]:
             return measure_heads(traced_model, message, traced_model.folder)
 
-        return _json(state.jobs.start(model_id, steps, state.workers[model_id]))
+        return _json(state.jobs.start("head importance", model_id, steps, state.workers[model_id]))
 
     @app.get("/api/jobs/{job_id}")
     async def job(job_id: str) -> Response:

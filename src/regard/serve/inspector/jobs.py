@@ -4,37 +4,48 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from regard.errors import UserError
-from regard.look.schema import HeadImportance, Job
+from regard.look.schema import Job, JobResult
 from regard.serve.inspector.trace_store import NotFoundError
 from regard.serve.worker import Worker
 
 MAX_JOBS = 100
 """Jobs that are remembered; the oldest finished ones are dropped."""
 
-Steps = Callable[[], Iterator[tuple[int, HeadImportance]]]
-"""Does the work step by step, yielding the number of steps and the results so far."""
+Steps = Callable[[], Iterator[tuple[int, JobResult]]]
+"""Does the work step by step. Yields the number of steps and the results so far: before the first step, and after each
+step. Between two of them the model can be used for something else."""
+
+JobKind = Literal["head importance", "contrast"]
 
 
 class BusyError(UserError):
-    """A job of this model is already running."""
+    """Such a job of the model is already running."""
 
 
 class Jobs:
-    """All jobs of a server, at most one running per model."""
+    """All jobs of a server: of each kind, at most one running per model.
+
+    A measurement of all heads takes long, so it has to be stopped before another. Choices are explained one after the
+    other while somebody asks about this token and that one: a new one stops the one before.
+    """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, _JobThread] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, model: str, steps: Steps, worker: Worker) -> Job:
+    def start(self, kind: JobKind, model: str, steps: Steps, worker: Worker) -> Job:
         """Start a job whose steps are run by the model's worker, each when it is its turn."""
         with self._lock:
-            if any(each.job.model == model and each.job.state == "running" for each in self._jobs.values()):
-                raise BusyError("The heads of this model are already being measured; stop that job or wait for it.")
+            others = [each for each in self._jobs.values() if (each.kind, each.job.model) == (kind, model)]
+            for other in others:
+                if other.goes_on and kind == "head importance":
+                    raise BusyError("The heads of this model are already being measured; stop that job or wait for it.")
+                other.stopped.set()
             job_id = secrets.token_urlsafe(9)
-            thread = _JobThread(Job(id=job_id, model=model, done=0, total=0, state="running", error=""))
+            thread = _JobThread(kind, Job(id=job_id, model=model, done=0, total=0, state="running", error=""))
             self._jobs[job_id] = thread
             for finished in [key for key, each in self._jobs.items() if each.job.state != "running"]:
                 if len(self._jobs) > MAX_JOBS:
@@ -66,19 +77,24 @@ class Jobs:
 class _JobThread:
     """A job and the work of its thread. `job` is replaced as a whole, so that readers always see a consistent state."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, kind: JobKind, job: Job) -> None:
+        self.kind, self.job = kind, job
         self.stopped = threading.Event()
+
+    @property
+    def goes_on(self) -> bool:
+        return self.job.state == "running" and not self.stopped.is_set()
 
     def run(self, steps: Steps, worker: Worker) -> None:
         try:
-            results = steps()
+            results, done = steps(), 0
             while (step := worker.call(lambda: next(results, None))) is not None:
-                total, importance = step
-                self._update(total=total, done=len(importance.heads), result=importance)
-                if self.stopped.is_set() and len(importance.heads) < total:
+                total, result = step
+                self._update(total=total, done=done, result=result)
+                if self.stopped.is_set() and done < total:
                     self._update(state="stopped")
                     return
+                done += 1
             self._update(state="done")
         except UserError as error:
             self._update(state="failed", error=str(error))

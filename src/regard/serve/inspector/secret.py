@@ -62,6 +62,7 @@ def _cookie(scope: Scope) -> str:
 
 def _parameter(scope: Scope) -> str:
     try:
-        return parse_qs(scope["query_string"].decode("ascii", "replace"), max_num_fields=20).get(PARAMETER, [""])[0]
+        fields = parse_qs(str(scope["query_string"], "ascii", "replace"), max_num_fields=20)
+        return fields.get(PARAMETER, [""])[0]
     except ValueError:
         return ""

@@ -5,8 +5,9 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatChange, headName } from "../../page/format.js";
-import { divergingColor, isLight, toCss } from "../shared/diverging_colors.js";
+import { divergingColor, textColor, toCss } from "../shared/diverging_colors.js";
 import { heatmapLegend } from "../shared/heatmap.js";
+import { moveInTable } from "../shared/roving_focus.js";
 
 /** @import { AttentionType, HeadImportance, ModelSummary } from "../../contract.d.ts" */
 
@@ -22,7 +23,7 @@ export class HeadGrid {
     this.tables = h("div", { class: "head-tables" });
     this.legend = h("div", { class: "head-legend" });
     this.element = h("div", { class: "head-grid" }, this.tables, this.legend);
-    this.element.addEventListener("keydown", (event) => moveFocus(event));
+    this.element.addEventListener("keydown", moveInTable);
     /** @type {Map<string, HTMLButtonElement>} */
     this.toggles = new Map();
     this.builtFor = "";
@@ -51,7 +52,7 @@ export class HeadGrid {
       const color = score && importance ? divergingColor(harm(importance, score), limit) : null;
       toggle.classList.toggle("measured", color !== null);
       toggle.style.backgroundColor = color ? toCss(color) : "";
-      toggle.style.color = color ? (isLight(color) ? "#111" : "#fff") : "";
+      toggle.style.color = color ? textColor(color) : "";
       const [type, layer, head] = name.split(".");
       const result = change ? `, ${importance?.metric} changes by ${change} without it` : "";
       toggle.setAttribute("aria-label", `${type}, ${headName(Number(layer), Number(head))}${result}`);
@@ -108,22 +109,6 @@ export class HeadGrid {
     this.toggles.set(key, toggle);
     return toggle;
   }
-}
-
-/** Arrow keys move from toggle to toggle. @param {KeyboardEvent} event */
-function moveFocus(event) {
-  const cell = /** @type {Element} */ (event.target).closest("td");
-  const row = cell?.closest("tr");
-  const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  if (!cell || !row || !move) return;
-  const rows = [...(row.parentElement?.children ?? [])];
-  const nextRow = rows[rows.indexOf(row) + move[0]];
-  const next = nextRow?.children[[...row.children].indexOf(cell) + move[1]]?.querySelector("button");
-  if (!next) return;
-  event.preventDefault();
-  cell.querySelector("button")?.setAttribute("tabindex", "-1");
-  next.setAttribute("tabindex", "0");
-  next.focus();
 }
 
 /** @param {HeadImportance} importance @param {number} limit */

@@ -103,7 +103,7 @@ export class ImportanceControl {
       await this.source.stopJob(job.id);
       this.showJob(await this.source.job(job.id));
     } catch (error) {
-      this.finish(job.result ?? null, `The job could not be stopped: ${errorMessage(error)}`, true);
+      this.finish(importanceOf(job), `The job could not be stopped: ${errorMessage(error)}`, true);
     }
   }
 
@@ -115,14 +115,14 @@ export class ImportanceControl {
     clearTimeout(this.timer);
     if (job.state !== "running") {
       const outcome = { done: "", stopped: "Stopped. ", failed: `The job failed: ${job.error} ` }[job.state];
-      this.finish(job.result ?? null, `${outcome}${describe(job.result)}`, job.state === "failed");
+      this.finish(importanceOf(job), `${outcome}${describe(importanceOf(job))}`, job.state === "failed");
       return;
     }
     this.setRunning(true);
     this.progress.max = Math.max(1, job.total);
     this.progress.value = job.done;
-    setChildren(this.status, `${job.done} of ${job.total} heads measured. ${describe(job.result)}`);
-    this.onResult(job.result ?? null);
+    setChildren(this.status, `${job.done} of ${job.total} heads measured. ${describe(importanceOf(job))}`);
+    this.onResult(importanceOf(job));
     this.timer = setTimeout(() => void this.poll(job), POLL_INTERVAL);
   }
 
@@ -133,7 +133,7 @@ export class ImportanceControl {
       if (this.model && jobs.get(this.model.id)?.id === job.id) this.showJob(current);
     } catch (error) {
       if (this.model) jobs.delete(this.model.id);
-      this.finish(job.result ?? null, `The job was lost: ${errorMessage(error)}`, true);
+      this.finish(importanceOf(job), `The job was lost: ${errorMessage(error)}`, true);
     }
   }
 
@@ -154,7 +154,12 @@ export class ImportanceControl {
   }
 }
 
-/** @param {HeadImportance | undefined} importance */
+/** What a job has measured so far. @param {Job} job @returns {HeadImportance | null} */
+function importanceOf({ result }) {
+  return result !== undefined && "metric" in result ? result : null;
+}
+
+/** @param {HeadImportance | null} importance */
 function describe(importance) {
   if (!importance) return "";
   const { metric, baseline, examples } = importance;

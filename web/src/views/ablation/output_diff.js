@@ -52,7 +52,8 @@ export function diffRows(before, after, mergeSubwords) {
 /** @param {Trace} trace */
 function logProbability(trace) {
   if (trace.generated.length === 0) return null;
-  return h("small", {}, ` log-probability ${formatFixed(trace.log_probability)}`);
+  const probability = formatPercent(Math.exp(trace.log_probability));
+  return h("small", {}, ` log-probability ${formatFixed(trace.log_probability)}, probability ${probability}`);
 }
 
 /** @param {Pair[]} pairs */

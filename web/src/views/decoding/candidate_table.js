@@ -6,7 +6,7 @@ import { h } from "../../page/dom.js";
 import { formatFixed, formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { scrollable } from "../shared/section.js";
-import { STATE_SYMBOLS, describeState, displayState } from "./search_tree.js";
+import { STATE_SYMBOLS, displayState } from "./search_tree.js";
 
 /** @import { SearchTree } from "./search_tree.js" */
 
@@ -32,7 +32,7 @@ export function candidateTable(tree, step, selected, select) {
       h("td", { class: "number" }, formatPercent(Math.exp(node.log_probability))),
       h("td", { class: "number" }, formatFixed(node.log_probability)),
       h("td", { class: "number" }, formatFixed(node.total_log_probability)),
-      h("td", {}, describeState(node)),
+      h("td", {}, tree.describe(node)),
     );
   });
   const head = h(

@@ -11,7 +11,7 @@ import { showError, showLoading } from "../shared/placeholders.js";
 import { scrollable } from "../shared/section.js";
 import { attentionBars } from "./attention_bars.js";
 import { stateSymbol } from "./candidate_table.js";
-import { describeState, displayState } from "./search_tree.js";
+import { displayState } from "./search_tree.js";
 
 /** @import { BeamNode, NodeAttention, Token, ViewContext } from "../../contract.d.ts" */
 /** @import { SearchTree } from "./search_tree.js" */
@@ -45,7 +45,7 @@ export class NodePanel {
       stateSymbol(displayState(node)),
       ` ${tree.text(node.parent)} `,
       h("strong", {}, tokenLabel(node.token)),
-      ` · step ${node.step}, ${describeState(node)} · probability ${formatPercent(Math.exp(node.log_probability))} · `,
+      ` · step ${node.step}, ${tree.describe(node)} · probability ${formatPercent(Math.exp(node.log_probability))} · `,
       `total log-probability ${formatFixed(node.total_log_probability)}`,
     );
     this.requested = node.id;

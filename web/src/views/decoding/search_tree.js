@@ -38,6 +38,13 @@ export class SearchTree {
     /** What precedes the first step: bos, or the prompt. @type {Token[]} */
     this.prefix = trace.target.slice(0, Math.max(0, trace.target.length - trace.generated.length));
     this.rootLabel = joinTokens(this.prefix) || "start";
+    /** The steps whose token was given, so that there was no other candidate. */
+    this.givenSteps = trace.request.prefix_tokens?.length ?? 0;
+  }
+
+  /** @param {BeamNode} node */
+  describe(node) {
+    return node.step <= this.givenSteps ? `given, ${describeState(node)}` : describeState(node);
   }
 
   /** @param {number} id */

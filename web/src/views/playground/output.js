@@ -8,6 +8,7 @@ import { h } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { addTooltip } from "../../page/tooltip.js";
+import { rowFocus } from "../shared/roving_focus.js";
 
 /**
  * The target tokens; those of the prompt have no probability.
@@ -30,17 +31,7 @@ export function tokenRow(trace) {
   shown.forEach(({ token, generated, position }) => {
     row.append(generated === null ? promptChip(token) : generatedChip(tokenLabel(token), generated, position));
   });
-  row.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step === undefined) return;
-    const chips = /** @type {HTMLElement[]} */ ([...row.querySelectorAll("button")]);
-    const next = chips[chips.indexOf(/** @type {HTMLElement} */ (document.activeElement)) + step];
-    if (next === undefined) return;
-    event.preventDefault();
-    for (const chip of chips) chip.tabIndex = chip === next ? 0 : -1;
-    next.focus();
-  });
-  row.querySelectorAll("button").forEach((chip, index) => (chip.tabIndex = index === 0 ? 0 : -1));
+  rowFocus(row);
   return row;
 }
 

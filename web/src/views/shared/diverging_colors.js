@@ -56,9 +56,14 @@ export function toCss(color) {
   return `rgb(${color.join(", ")})`;
 }
 
-/** Whether text on this color should be dark. @param {Color} color */
-export function isLight([red, green, blue]) {
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140;
+/** Black or white, whichever has the larger contrast with a color: at least 4.58 (WCAG 2.1). @param {Color} color */
+export function textColor(color) {
+  const [red, green, blue] = color.map((value) => {
+    const srgb = value / 255;
+    return srgb <= 0.04045 ? srgb / 12.92 : ((srgb + 0.055) / 1.055) ** 2.4;
+  });
+  const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  return luminance > 0.179 ? "#000" : "#fff";
 }
 
 /** @param {Color[]} stops @param {number} fraction @returns {Color} */

@@ -76,13 +76,14 @@ export function heatmap(values, options) {
  * @param {number} lowest
  * @param {number} highest
  * @param {number} limit
+ * @param {[string, string]} [labels] what stands at its ends
  */
-export function heatmapLegend(lowest, highest, limit) {
+export function heatmapLegend(lowest, highest, limit, labels = [formatNumber(lowest), formatNumber(highest)]) {
   const steps = [Array.from({ length: 48 }, (_, index) => lowest + ((highest - lowest) * index) / 47)];
   const ramp = paintPixels(steps, limit);
   ramp.className = "heatmap-ramp";
   ramp.setAttribute("aria-hidden", "true");
-  return h("span", { class: "heatmap-legend" }, formatNumber(lowest), ramp, formatNumber(highest));
+  return h("span", { class: "heatmap-legend" }, labels[0], ramp, labels[1]);
 }
 
 /** The largest absolute value; 1 if all are zero. @param {Values} values */

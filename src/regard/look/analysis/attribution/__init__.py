@@ -1,0 +1,1 @@
+"""Attribution: why a model wrote one token and not another."""
