@@ -70,7 +70,9 @@ def test_a_word_has_one_static_vector_but_others_in_other_sentences(tmp_path: Pa
     assert command(*args, "--output", tmp_path / "king.svg").code == 0
     assert "queen and the king" in (tmp_path / "king.svg").read_text(encoding="utf-8")
     assert_refused(command("vectors", "en-tr", "context", "king", sentences[0]), "two sentences or more")
-    assert_refused(command("vectors", "en-tr", "context", "king", "no such", "word"), "'king' has no vector in 'no such'")
+    assert_refused(
+        command("vectors", "en-tr", "context", "king", "no such", "word"), "'king' has no vector in 'no such'"
+    )
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".html"])
