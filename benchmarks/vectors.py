@@ -112,8 +112,8 @@ def train_ours(text: Text, kind: str, epochs: int, seed: int) -> tuple[float, ND
     """Seconds of training, and the vectors in the order of the vocabulary."""
     torch.manual_seed(seed)
     loss = HierarchicalSoftmaxConfig() if kind.endswith("hierarchical softmax") else NegativeSamplingConfig()
-    sizes = {"vocab_size": len(text.vocabulary), "width": WIDTH, "loss": loss}
-    config = (CbowConfig if kind == "cbow" else SkipGramConfig)(**sizes)
+    make_config = CbowConfig if kind == "cbow" else SkipGramConfig
+    config = make_config(vocab_size=len(text.vocabulary), width=WIDTH, loss=loss)
     train = VectorTrainConfig(seed=seed, epochs=epochs, schedule={"lr": LR}, save_every=10**9)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         model = config.build()
