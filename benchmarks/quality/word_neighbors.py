@@ -3,7 +3,7 @@
     regard train novels-skipgram --out runs/novels
     python benchmarks/quality/word_neighbors.py runs/novels
 
-The words were chosen by how often they occur, not by their neighbors: a person, an animal, a city, a landscape, money,
+The words were chosen by how often they occur, not by their neighbors: a person, an animal, a city, the sea, money,
 an adjective, a number and a verb, each several hundred times in the novels. All of them are written to
 benchmarks/results/word-neighbors.json.
 """
@@ -15,7 +15,7 @@ from benchmarks.common import write_results
 
 import regard
 
-WORDS = ("queen", "horse", "london", "river", "money", "happy", "seven", "walked")
+WORDS = ("queen", "horse", "london", "sea", "money", "happy", "seven", "walked")
 COUNT = 6
 
 

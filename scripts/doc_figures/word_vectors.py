@@ -6,14 +6,17 @@ from typing import Any
 from doc_figures.markers import cases, table
 
 Row = tuple[object, ...]
+_ORDER = [
+    *("novels-skipgram", "novels-cbow", "novels-fasttext", "novels-glove"),
+    *("brown-skipgram", "brown-cbow", "brown-glove", "quick-vectors"),
+]
 _SETS = ("wordsim-353", "simlex-999", "men", "analogies-30000")
 
 
 @table("recipe | trained by | seeds | WordSim-353 | SimLex-999 | MEN | analogies, 30,000 words")
 def word_vector_scores() -> Iterator[Row]:
-    found = cases("word-vectors")
-    names = list(dict.fromkeys(one["case"].partition(", ")[0] for one in found))
-    for one in sorted(found, key=lambda one: names.index(one["case"].partition(", ")[0])):
+    found = sorted(cases("word-vectors"), key=lambda one: "gensim" in one["case"])
+    for one in sorted(found, key=lambda one: _ORDER.index(one["case"].partition(", ")[0])):
         recipe, _, side = one["case"].partition(", ")
         yield f"`{recipe}`", side, len(one["seeds"]), *(_mean_std(one[name], name) for name in _SETS)
 
