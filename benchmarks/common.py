@@ -10,8 +10,10 @@ import os
 import platform
 import statistics
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,25 @@ def process_memory_mb() -> dict[str, float]:
     """The sizes in /proc/self/status (VmRSS, VmHWM, RssAnon …), in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.endswith(" kB")}
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[float]]:
+    """Collects the memory of this process, twenty times a second."""
+    samples, stop = [process_memory_mb()["RssAnon"]], threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(0.05):
+            samples.append(process_memory_mb()["RssAnon"])
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stop.set()
+        thread.join()
+        samples.append(process_memory_mb()["RssAnon"])
 
 
 def word_level_tokenizer(vocab_size: int) -> Any:

@@ -12,15 +12,13 @@ import argparse
 import os
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.common import log, process_memory_mb, write_results
+from benchmarks.common import log, peak_memory, write_results
 
 from regard.data.cooccurrence import CooccurrenceConfig, count_cooccurrences
 from regard.data.text.documents import TextConfig
@@ -92,25 +90,6 @@ def timed(parts: dict[str, tuple[float, float]], name: str, function: Callable[[
         seconds = time.perf_counter() - start
     parts[name] = seconds, max(samples)
     return found
-
-
-@contextmanager
-def peak_memory() -> Iterator[list[float]]:
-    """Collects the memory of this process, twenty times a second."""
-    samples, stop = [process_memory_mb()["RssAnon"]], threading.Event()
-
-    def sample() -> None:
-        while not stop.wait(0.05):
-            samples.append(process_memory_mb()["RssAnon"])
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        stop.set()
-        thread.join()
-        samples.append(process_memory_mb()["RssAnon"])
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
     python benchmarks/vectors.py             # more text and more rounds; writes benchmarks/results/vectors-cpu.json
 
 Both train on the same sentences of the novels (eltec-eng; the Brown corpus where they are not on this machine) with the
-same settings: dimension 100, window 5, 5 negative words, subsampling at 1e-3. They take turns, so that other load on
-the machine affects both. Speed is counted in words of the text, before subsampling, from the first word to the last:
-reading the text and counting its words is done before. gensim gets its sentences as lists of words in memory.
+same settings: dimension 100, window 5, subsampling at 1e-3, and 5 negative words or the hierarchical softmax. They take
+turns, so that other load on the machine affects both. Speed is counted in words of the text, before subsampling, from
+the first word to the last: reading the text and counting its words is done before. gensim gets its sentences as lists
+of words in memory.
 """
 
 import argparse
@@ -34,7 +35,12 @@ from regard.data.text.documents import TextConfig
 from regard.data.text.vocabulary import Vocabulary, count_words
 from regard.data.text.word_corpus import WordCorpus, cached_corpus
 from regard.data.text.words import WordsConfig, read_sentences
-from regard.model.before.word_vectors.config import CbowConfig, SkipGramConfig
+from regard.model.before.word_vectors.config import (
+    CbowConfig,
+    HierarchicalSoftmaxConfig,
+    NegativeSamplingConfig,
+    SkipGramConfig,
+)
 from regard.model.before.word_vectors.word2vec import Word2Vec
 from regard.train.distributed.process_group import SINGLE_PROCESS
 from regard.train.word_vectors.config import VectorTrainConfig
@@ -44,6 +50,7 @@ from regard.train.word_vectors.word2vec import word2vec_engine
 
 THREADS = 2
 WIDTH, WINDOW, SUBSAMPLE, LR = 100, 5, 1e-3, 0.025
+KINDS = ("skip-gram", "cbow", "skip-gram, hierarchical softmax")
 NEIGHBORS_OF = ("queen", "horse", "london", "river", "money", "happy", "seven", "walked")
 """Words that occur often in the novels."""
 
@@ -104,7 +111,9 @@ def read_text(limit: int | None) -> Text:
 def train_ours(text: Text, kind: str, epochs: int, seed: int) -> tuple[float, NDArray[np.float32]]:
     """Seconds of training, and the vectors in the order of the vocabulary."""
     torch.manual_seed(seed)
-    config = (SkipGramConfig if kind == "skip-gram" else CbowConfig)(vocab_size=len(text.vocabulary), width=WIDTH)
+    loss = HierarchicalSoftmaxConfig() if kind.endswith("hierarchical softmax") else NegativeSamplingConfig()
+    make_config = CbowConfig if kind == "cbow" else SkipGramConfig
+    config = make_config(vocab_size=len(text.vocabulary), width=WIDTH, loss=loss)
     train = VectorTrainConfig(seed=seed, epochs=epochs, schedule={"lr": LR}, save_every=10**9)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         model = config.build()
@@ -119,8 +128,10 @@ def train_peer(text: Text, kind: str, epochs: int, seed: int) -> tuple[float, ND
     """The same by gensim."""
     counts = dict(zip(text.vocabulary.words, text.vocabulary.counts.tolist(), strict=True))
     rate = {"alpha": LR, "min_alpha": LR * 1e-4, "epochs": epochs}
-    shape = {"vector_size": WIDTH, "window": WINDOW, "negative": 5, "sample": SUBSAMPLE, "min_count": 1}
-    peer = Peer(sg=int(kind == "skip-gram"), workers=THREADS, seed=seed, **shape, **rate)
+    is_tree = kind.endswith("hierarchical softmax")
+    shape = {"vector_size": WIDTH, "window": WINDOW, "sample": SUBSAMPLE, "min_count": 1}
+    shape |= {"hs": 1, "negative": 0} if is_tree else {"negative": 5}
+    peer = Peer(sg=int(kind != "cbow"), workers=THREADS, seed=seed, **shape, **rate)
     peer.build_vocab_from_freq(counts)
     start = time.perf_counter()
     peer.train(text.sentences, total_examples=len(text.sentences), epochs=epochs)
@@ -171,14 +182,14 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     text = read_text(500_000 if quick else 3_000_000)
     cases = []
-    for kind in ("skip-gram", "cbow"):
+    for kind in KINDS:
         cases.append(measure_speed(text, kind, rounds=3 if quick else 7))
         print(json.dumps(cases[-1]), flush=True)
     if quick:
         return
     whole = read_text(None)
     if whole.name == "eltec-eng":
-        for kind in ("skip-gram", "cbow"):
+        for kind in KINDS:
             cases.append(neighbors(whole, kind, epochs=2))
             print(json.dumps(cases[-1], ensure_ascii=False), flush=True)
     print(write_results("vectors-cpu", [{"gensim": gensim.__version__, **case} for case in cases]))

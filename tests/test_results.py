@@ -58,6 +58,19 @@ def test_recipes_of_other_tasks_expect_the_measured_scores(path: Path) -> None:
         assert score.std is None or score.std == round(measured["spread"][name], METRICS[first][1] + 1)
 
 
+@pytest.mark.parametrize("case", cases_with_prefix("word-vectors", ""), ids=lambda case: case["case"])
+def test_recipes_of_word_vectors_expect_the_measured_scores(case: dict[str, Any]) -> None:
+    name, _, side = case["case"].partition(", ")
+    expect = read_recipe(name).expect
+    assert expect is not None
+    if side != "regard":
+        return
+    assert expect.seeds == len(case["seeds"])
+    assert expect.minutes == max(0.1, round(max(case["seconds"]["values"]) / 60, 1))
+    for test, score in expect.scores.items():
+        assert (score.spearman, score.std) == (round(case[test]["mean"], 3), round(case[test]["std"], 4))
+
+
 def test_pretrained_model_has_the_expected_scores() -> None:
     score = read_metadata(find_model("en-tr"))["origin"]["scores"]["test"]
     expect = read_recipe("tatoeba-en-tr-case").expect
@@ -147,6 +160,23 @@ def test_every_parse_is_a_well_formed_tree(recipe: str) -> None:
     assert len({case["case"] for case in written}) == 5
     assert all(case["share"] == 1 and case["sentences"] > 10 for case in written)
     assert all(run["scores"]["test"]["failed"] == 0 for run in cases_with_prefix(f"task-{recipe}", "ours"))
+
+
+@pytest.mark.parametrize(
+    "recipe", [case["case"].split(",")[0] for case in cases("word-vectors") if "gensim" in case["case"]]
+)
+def test_word_vectors_know_no_less_than_those_of_gensim(recipe: str) -> None:
+    """No mean is lower than gensim's by more than the spread of the seeds of both."""
+    ours, peer = (cases_with_prefix("word-vectors", f"{recipe}, {side}")[0] for side in ("regard", "gensim"))
+    for test in ("wordsim-353", "simlex-999", "men", "analogies-30000", "analogies"):
+        assert ours[test]["mean"] > peer[test]["mean"] - ours[test]["std"] - peer[test]["std"], test
+
+
+def test_memory_of_training_word_vectors_does_not_grow_with_the_text() -> None:
+    small, large = cases("vectors-memory")
+    assert [case["case"] for case in (small, large)] == ["51 MB of text", "5,001 MB of text"]
+    assert large["peak_mb_of_phases"]["Training"] < 1.1 * small["peak_mb_of_phases"]["Training"]
+    assert large["peak_mb"] < 1.5 * small["peak_mb"]
 
 
 def test_gpt2_was_interrupted_resumed_and_learned() -> None:

@@ -1,7 +1,7 @@
 """What word vectors know: recipes trained with several seeds, beside gensim on the same text with the same settings.
 
     pip install gensim
-    python benchmarks/quality/word_vectors.py novels-skipgram novels-cbow --seeds 1 2 3 --peer
+    python benchmarks/quality/word_vectors.py novels-skipgram novels-cbow novels-fasttext --seeds 1 2 3 --peer
     python benchmarks/quality/word_vectors.py novels-glove brown-glove        # gensim trains no GloVe
 
 Scores are those of `regard score`: rank correlations with people's judgments of word pairs, and analogies. Both sides
@@ -71,16 +71,21 @@ def train_ours(name: str, overrides: list[str], run: Path, seed: int) -> Trained
 
 def train_peer(run: Path, seed: int, threads: int) -> Trained:
     """gensim with the text, the vocabulary and the settings of a run."""
-    from gensim.models import Word2Vec
+    from gensim.models import FastText, Word2Vec
 
     recipe: Any = read_recipe(run / "recipe.toml")
     vocabulary = Vocabulary.load(run / VOCABULARY)
     settings = recipe.make_model_config(len(vocabulary))
-    peer = Word2Vec(
+    subwords = settings.subwords
+    ngrams = (
+        {"min_n": subwords.min_length, "max_n": subwords.max_length, "bucket": subwords.buckets} if subwords else {}
+    )
+    peer = (FastText if subwords else Word2Vec)(
         sg=int(isinstance(settings, SkipGramConfig)),
         vector_size=settings.width,
         window=recipe.data.window,
         negative=settings.loss.negatives,
+        ns_exponent=settings.loss.power,
         sample=recipe.data.subsample,
         min_count=1,
         workers=threads,
@@ -88,6 +93,7 @@ def train_peer(run: Path, seed: int, threads: int) -> Trained:
         alpha=recipe.train.schedule.lr,
         min_alpha=recipe.train.schedule.lr * 1e-4,
         epochs=recipe.train.epochs,
+        **ngrams,
     )
     peer.build_vocab_from_freq(dict(zip(vocabulary.words, vocabulary.counts.tolist(), strict=True)))
     sentences = list(sentences_of(recipe, vocabulary))

@@ -49,7 +49,7 @@ def task_recipes() -> Iterator[Row]:
         if expect is None or not expect.measured:
             continue
         for name, score in expect.scores.items():
-            if score.bleu is None:
+            if score.bleu is None and score.spearman is None:  # word vectors have a table of their own
                 measured = cases(f"task-{shipped.name}")[0]["scores"][name]
                 counted, unit = next((measured[key], unit) for key, unit in _COUNTED.items() if key in measured)
                 yield (f"`{shipped.name}`", f"{name}, {counted:,} {unit}", score, *_how(expect))

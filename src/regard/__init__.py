@@ -161,17 +161,19 @@ def load(
         translator = regard.load("en-tr")                   # a model that ships with regard
         generator = regard.load("runs/bard", device="auto") # on a GPU if there is one
         regard.load("runs/quick@best")                      # a checkpoint: @best, @last, or a step such as @1500
+        regard.load("glove.txt")["house"]                   # a file of word vectors
 
     The result is a `Translator`, `TextGenerator`, `Parser`, `FillMask`, `TextLabeler` or `ImageClassifier`. A model
-    that belongs to no task is a plain `Pipeline`. A run that has not finished is loaded from its newest checkpoint.
-    `device` is "cpu", "cuda", "cuda:1", "mps", or "auto".
+    that belongs to no task is a plain `Pipeline`, and a file of word vectors is `KeyedVectors`, which have no device. A
+    run that has not finished is loaded from its newest checkpoint. `device` is "cpu", "cuda", "cuda:1", "mps", or
+    "auto".
 
     Models that decode compute faster and slightly less precisely with the `dtype` "int8" on a CPU, or "bfloat16" on a
     GPU. `fused` chooses fused kernels or avoids them; by default they are used where they are worth compiling.
     """
-    from regard.task.auto import open_model
+    from regard.task.auto import open_model_or_vectors
 
-    return open_model(folder, device, dtype=dtype, fused=fused)
+    return open_model_or_vectors(folder, device, dtype=dtype, fused=fused)
 
 
 @suggest_keywords

@@ -12,6 +12,7 @@ from regard import UserError
 from regard.data.registry import dataset_info
 from regard.data.text.corpus import CorpusConfig
 from regard.model import EncoderDecoderConfig, count_parameters, transformer_base, transformer_big
+from regard.score.word_vectors import PAIR_SETS
 from regard.task.base import Recipe
 from regard.task.recipe_io import apply_override, read_recipe, shipped_recipes, with_steps, write_recipe
 from regard.task.registry import TASKS
@@ -59,7 +60,9 @@ def test_every_task_has_a_recipe_for_a_cpu() -> None:
 
 
 def evaluation_sets(recipe: Recipe) -> set[str]:
-    """The test sets of a recipe; the validation set if it has none."""
+    """The test sets of a recipe; the validation set if it has none. Word vectors are tested on pairs of words."""
+    if recipe.task == "word-vectors":
+        return set(PAIR_SETS)
     return set(recipe.data_sources()) - {"train", "valid"} or {"valid"}
 
 

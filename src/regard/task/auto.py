@@ -1,15 +1,19 @@
-"""Open a run folder as the pipeline of its task."""
+"""Open a run folder as the pipeline of its task, or a file of word vectors."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from regard.errors import UserError
 from regard.kernels.dispatch import select_device
-from regard.run import load_model
+from regard.run import find_model, load_model
 from regard.task.backend import Backend, Precision
 from regard.task.pipeline import Pipeline
 from regard.task.registry import find_task
+
+if TYPE_CHECKING:
+    from regard.model.before.word_vectors.keyed_vectors import KeyedVectors
 
 
 def open_model(
@@ -35,6 +39,29 @@ def open_model(
     if dtype != "float32" or fused is not None:
         backend = getattr(pipeline, "backend", None)
         if not isinstance(backend, Backend):
-            raise UserError(f"{name}: dtype and fused are for models that generate text or trees; leave them out.")
+            raise _does_not_decode(name)
         backend.configure(dtype, fused)
     return pipeline
+
+
+def open_model_or_vectors(
+    name: str | Path,
+    device: torch.device | str = "cpu",
+    *,
+    dtype: Precision = "float32",
+    fused: bool | None = None,
+) -> "Pipeline | KeyedVectors":
+    """A model as `open_model` does, or a file of word vectors, which are looked up in memory whatever the device is."""
+    path = find_model(name)
+    if path.is_file():
+        from regard.interop.word_vectors import looks_like_vectors, open_word_vectors
+
+        if looks_like_vectors(path):
+            if dtype != "float32" or fused is not None:
+                raise _does_not_decode(name)
+            return open_word_vectors(path)
+    return open_model(name, device, dtype=dtype, fused=fused)
+
+
+def _does_not_decode(name: str | Path) -> UserError:
+    return UserError(f"{name}: dtype and fused are for models that generate text or trees; leave them out.")

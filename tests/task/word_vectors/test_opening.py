@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+import regard
 from regard.data.tokenizers.tokenizer import TextTokenizer
 from regard.errors import UserError
 from regard.run import load_model, save_model
@@ -72,6 +73,21 @@ def test_vectors_go_out_and_in_on_the_command_line(encoder: Path, tmp_path: Path
     assert refused.code == 2
     assert "let" in refused.err
     assert "end with .safetensors" in refused.err
+
+
+def test_notes_name_a_model_as_it_was_given() -> None:
+    notes: list[str] = []
+    keyed = open_keyed_vectors("en-tr", log=notes.append)
+    assert notes[0].startswith("en-tr: ")
+    with pytest.raises(UserError, match=r"^en-tr: there is no vector for 'fahter'"):
+        keyed.near("fahter")
+
+
+def test_load_opens_a_file_of_vectors() -> None:
+    found = regard.load(FIXTURES / "gensim.bin")
+    np.testing.assert_array_equal(found["queen"], open_keyed_vectors(FIXTURES / "gensim.txt")["queen"])
+    with pytest.raises(UserError, match="dtype and fused are for models that generate"):
+        regard.load(FIXTURES / "gensim.bin", dtype="int8")
 
 
 def test_model_without_words_is_refused_in_one_sentence(tmp_path: Path) -> None:

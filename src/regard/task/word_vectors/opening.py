@@ -38,7 +38,7 @@ def open_keyed_vectors(name: str | Path, side: Side = "source", log: Callable[[s
 
         keyed: KeyedVectors = getattr(open_model(name), "keyed")  # noqa: B009
         return keyed
-    return _token_embeddings(name, path, side, log)
+    return _token_embeddings(name, side, log)
 
 
 def has_word_vectors(name: str | Path) -> bool:
@@ -50,18 +50,18 @@ def has_word_vectors(name: str | Path) -> bool:
     return info is not None and info.name == TASK
 
 
-def _token_embeddings(name: str | Path, path: Path, side: Side, log: Callable[[str], None]) -> KeyedVectors:
+def _token_embeddings(name: str | Path, side: Side, log: Callable[[str], None]) -> KeyedVectors:
     loaded = load_model(name)
     table, tokenizer = embedding_table(loaded.model, side), loaded.tokenizer
     if table is None or tokenizer is None:
         missing = "token embeddings" if table is None else "a tokenizer"
-        raise UserError(f"{path}: a model of kind {loaded.config.kind!r} without {missing} has no word vectors.")
+        raise UserError(f"{name}: a model of kind {loaded.config.kind!r} without {missing} has no word vectors.")
     special = getattr(loaded.config, "special_tokens", None)
     text_tokenizer = encoder_tokenizer(loaded.target_tokenizer or tokenizer if side == "target" else tokenizer, special)
     words, size = whole_words(text_tokenizer), text_tokenizer.vocab_size
     if not words:
-        raise UserError(f"{path}: none of its {size:,} tokens is a whole word.")
+        raise UserError(f"{name}: none of its {size:,} tokens is a whole word.")
     ordered = sorted(words, key=words.__getitem__)  # tokenizers give frequent tokens low ids
     rows = table.weight.detach().cpu().float().numpy()[[words[word] for word in ordered]]
-    log(f"{path}: {len(ordered):,} of its {size:,} tokens are whole words; these have vectors here.")
-    return KeyedVectors(ordered, np.ascontiguousarray(rows), name=str(path))
+    log(f"{name}: {len(ordered):,} of its {size:,} tokens are whole words; these have vectors here.")
+    return KeyedVectors(ordered, np.ascontiguousarray(rows), name=str(name))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from regard.cost import device_memory
 from regard.data.text.documents import text_fingerprint
 from regard.data.text.vocabulary import VOCABULARY, Vocabulary, count_words
 from regard.data.text.word_corpus import cached_corpus
@@ -14,6 +15,7 @@ from regard.errors import UserError
 from regard.model.before.word_vectors.glove import Glove
 from regard.model.before.word_vectors.static_vectors import StaticVectors
 from regard.run import LoadedModel
+from regard.task.word_vectors.memory import check_tables_fit
 from regard.task.word_vectors.recipe import WordVectorsRecipe
 from regard.task.word_vectors.sources import PairSource, TextSource
 from regard.train.distributed.process_group import ProcessGroup
@@ -49,10 +51,12 @@ class WordVectorsTask:
         if not path.is_file():
             count_words(read_sentences(data.train, data.words), data.words, log).save(path)
         vocabulary = Vocabulary.load(path)
+        config = recipe.make_model_config(len(vocabulary))
+        check_tables_fit(config, device_memory(torch.device("cpu")))
         corpus = cached_corpus(data.train, data.words, vocabulary, log)
         fingerprint = " ".join(map(text_fingerprint, data.train))
         torch.manual_seed(recipe.train.seed)
-        model = recipe.make_model_config(len(vocabulary)).build()
+        model = config.build()
         source: TextSource | PairSource = TextSource(recipe, corpus, vocabulary)
         if isinstance(model, Glove):
             source = PairSource(recipe, corpus, vocabulary, log)

@@ -30,7 +30,8 @@ class Word2Vec(StaticVectors):
     """Skip-gram or CBOW: a table of input vectors and one of output vectors.
 
     Input vectors are those of words and, behind them, those of character n-grams. Output vectors are those of words or,
-    for the hierarchical softmax, of the inner nodes of its tree. The first are small at random, the latter 0.
+    for the hierarchical softmax, of the inner nodes of its tree. The former are drawn from ±1 / width, as in fastText
+    and gensim (word2vec.c: half of that, which is slightly worse after few epochs), the latter are 0.
     """
 
     config: SkipGramConfig | CbowConfig
@@ -41,7 +42,7 @@ class Word2Vec(StaticVectors):
         is_tree = isinstance(config.loss, HierarchicalSoftmaxConfig)
         outputs = max(config.vocab_size - 1, 1) if is_tree else config.vocab_size
         rows = torch.empty(config.vocab_size + buckets, config.width)
-        self.input_vectors = nn.Parameter(rows.uniform_(-0.5 / config.width, 0.5 / config.width))
+        self.input_vectors = nn.Parameter(rows.uniform_(-1 / config.width, 1 / config.width))
         self.output_vectors = nn.Parameter(torch.zeros(outputs, config.width))
 
     def forward(self, ids: Tensor) -> Tensor:
