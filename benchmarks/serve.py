@@ -3,9 +3,9 @@
     python benchmarks/serve.py [MODEL] [--seconds 60] [--clients 200]      # --quick takes about a minute
     python benchmarks/serve.py MODEL --gpu                                 # 1, 64 and 512 clients, no bad ones
 
-All clients send texts of one to eight sentences to `POST /v1/translate`, each the next one when it has the answer to
-the last. Every answer is compared with what `regard translate` gives. Of 20 clients, one reads its answers byte by
-byte, one leaves in the middle of every request, and one sends garbage; the others must not notice.
+Clients send texts of one to eight sentences to `POST /v1/translate`, each the next one when it has the answer to
+the last. Every answer is compared with what `regard translate` gives. In one case, of 20 clients one reads its answers
+byte by byte, one leaves in the middle of every request, and one sends garbage; the others must not notice.
 
 - `engine`: the same arrivals in one process without HTTP, from threads that wait for their answers.
 - `regard serve`: our server. Its share of the engine's throughput is also given with the client's CPU time subtracted,
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="8 seconds for each server")
     parser.add_argument("--gpu", action="store_true", help="on a GPU, with 1, 64 and 512 clients")
-    parser.add_argument("--only", nargs="+", default=["engine", "regard", "lock", "ctranslate2"])
+    parser.add_argument("--only", nargs="+", default=["engine", "regard", "faults", "lock", "ctranslate2"])
     options = parser.parse_args()
     seconds = 8.0 if options.quick else options.seconds
     device = "cuda" if options.gpu else "cpu"
@@ -89,7 +89,10 @@ def main() -> int:
         ways: dict[str, Callable[[], Tally]] = {
             "engine": lambda clients=clients: drive_engine(options.model, device, texts, expected, clients, seconds),  # type: ignore[misc]
             "regard": lambda clients=clients: drive_server(  # type: ignore[misc]
-                regard_command(options.model, device), texts, expected, clients, seconds, bad=not options.gpu
+                regard_command(options.model, device), texts, expected, clients, seconds
+            ),
+            "faults": lambda clients=clients: drive_server(  # type: ignore[misc]
+                regard_command(options.model, device), texts, expected, clients, seconds, bad=True
             ),
             "lock": lambda clients=clients: drive_server(  # type: ignore[misc]
                 lambda port: [sys.executable, str(PEERS / "serve_lock.py"), options.model, str(port), device],
@@ -100,7 +103,12 @@ def main() -> int:
                 texts, None, clients, seconds,
             ),
         }  # fmt: skip
-        names = {"engine": "engine without HTTP", "regard": "regard serve", "lock": "one at a time"}
+        names = {
+            "engine": "engine without HTTP",
+            "regard": "regard serve",
+            "faults": "regard serve, some clients misbehave",
+            "lock": "one at a time",
+        }
         found = {way: ways[way]().case(names.get(way, "CTranslate2 with batching"), clients) for way in options.only}
         cases += [log(compare(way, found)) for way in found]
     if not options.quick:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import UserError
-from regard.decode import LengthPenalty, beam_search, greedy_search
+from regard.decode import BeamSearch, LengthPenalty, beam_search, greedy_search, search
 from regard.model import EncoderDecoderConfig
 from tests.decode.toy_models import EOS, PENALTIES, TableModel, small_stack, start_tokens
 
@@ -92,6 +92,22 @@ def test_early_stopping_misses_no_better_output() -> None:
             model, model.start(), start_tokens(1), eos=EOS, max_length=5, beam_size=81, length_penalty=penalty
         )
         assert found[0].score == pytest.approx(model.all_outputs(0, 5, penalty)[0][0])
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_asking_for_fewer_outputs_gives_the_best_of_all_and_ends_earlier(penalty: LengthPenalty) -> None:
+    steps = {1: 0, 2: 0, 4: 0}
+    for seed in range(25):
+        found = {}
+        for nbest in steps:
+            model = TableModel(3, 4, seed)
+            strategy = BeamSearch([9, 4, 9], EOS, 4, length_penalty=penalty)
+            strategy.nbest = nbest
+            found[nbest] = search(model, model.start(), start_tokens(3), strategy)
+            steps[nbest] += strategy.steps_taken
+        for nbest in (1, 2):
+            assert found[nbest] == [row[:nbest] for row in found[4]]
+    assert steps[1] < steps[2] < steps[4]
 
 
 def test_cached_beam_search_scores_equal_a_full_forward_pass() -> None:

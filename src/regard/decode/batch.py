@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -104,7 +104,7 @@ class Request:
         if not 0 <= self.alternatives <= MAX_ALTERNATIVES:
             raise UserError(f"alternatives: found {self.alternatives}; expected 0 to {MAX_ALTERNATIVES} per token.")
 
-    @property
+    @cached_property
     def batch_key(self) -> tuple[Any, ...]:
         """Requests with the same key can be decoded in one batch."""
         config = self.config.model_copy(update={"seed": 0})

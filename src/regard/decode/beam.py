@@ -3,9 +3,9 @@
 Everything stays on the device and has a fixed shape: the alive hypotheses of each slot, best first, and the best
 completed ones. A slot starts with one alive hypothesis; the other entries have a log-probability of -inf.
 
-A slot is finished only when no alive hypothesis can beat the completed ones, not at the first EOS. Log-probabilities
-are at most 0 and the length penalty never decreases, so the best score that an alive hypothesis can reach is its
-current log-probability divided by the largest penalty it can still get.
+A slot is finished only when no alive hypothesis can become one of the `nbest` that are asked for, not at the first
+EOS. Log-probabilities are at most 0 and the length penalty never decreases, so the best score that an alive hypothesis
+can reach is its current log-probability divided by the largest penalty it can still get.
 """
 
 from collections.abc import Hashable, Sequence
@@ -207,7 +207,7 @@ class BeamSearch(SlottedStrategy):
             return self.done
         best = self.alive.logprobs.max(dim=1).values
         penalty = torch.maximum(self.max_penalties, self.penalties[(self.lengths + 1).clamp(max=self.capacity + 1)])
-        return (best == _NEG_INF) | (self.completed_scores[:, -1] >= best / penalty)
+        return (best == _NEG_INF) | (self.completed_scores[:, (self.nbest or self.beam_size) - 1] >= best / penalty)
 
     def results(self, slot: int) -> list[Hypothesis]:
         return self._results(slice(slot, slot + 1))[0]
@@ -245,7 +245,7 @@ class BeamSearch(SlottedStrategy):
         self.done = torch.empty_like(self.max_lengths, dtype=torch.bool)
         state = (tensor.numpy() for tensor in self._kernel_state())
         outputs = (tensor.numpy() for tensor in (rows, tokens, self.done))
-        beam_step(logits.numpy(), *state, self.eos, *self.limits, MAX_PERIOD, *outputs)
+        beam_step(logits.numpy(), *state, self.eos, *self.limits, MAX_PERIOD, self.nbest or self.beam_size, *outputs)
         self._ran_fused = True
         return Choice(rows, as_input(tokens, self.eos), None)
 

@@ -59,6 +59,7 @@ class Engine(Generic[State]):
             raise UserError(f"An engine needs at least one row; found max_rows = {max_rows}.")
         self.model, self.eos, self.max_rows, self.max_cache_bytes = model, eos, max_rows, max_cache_bytes
         self.max_length, self.threads = max_length, threads
+        self._kv_bytes_per_token = model.kv_bytes_per_token()
         self.waiting: deque[DecodeFuture] = deque()
         self.groups: dict[_GroupKey, BatchGroup[State]] = {}
         self.outputs = 0
@@ -189,7 +190,7 @@ class Engine(Generic[State]):
         tokens = len(request.source) + 1 + INITIAL_CAPACITY * request.config.beam_size
         groups = [self.groups.get((*request.batch_key, thread)) for thread in range(self.threads)]
         used = (group.cache_bytes() // len(group.futures) for group in groups if group is not None)
-        return max([tokens * self.model.kv_bytes_per_token(), *used])
+        return max([tokens * self._kv_bytes_per_token, *used])
 
     def _reserve(self, group: BatchGroup[State]) -> None:
         """Make room for one more token in a group. If that exceeds the budget, the group's longest output is cut."""

@@ -53,7 +53,7 @@ class BeamKVCache:
         """
         like = torch.empty(0, dtype=torch.float32) if like is None else like
         shape = (layers, _round_up(capacity, self.capacity_multiple), rows, kv_width)
-        self.keys, self.values = (like.new_zeros(shape) for _ in range(2))
+        self.keys, self.values = (self._allocate(like, shape) for _ in range(2))
         self.beam_indices = self._own_indices(shape[1], rows, like.device)  # (positions, rows)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=like.device)
         no_cross_kv = self.keys.new_zeros(2, 0, rows, 0, kv_width)
@@ -150,14 +150,21 @@ class BeamKVCache:
         beam_indices = self._own_indices(capacity, rows, self.keys.device)
         beam_indices[: self.capacity, : self.rows] = self.beam_indices
         layers, _, _, kv_width = self.keys.shape
-        self.keys, self.values = (
-            _enlarge(each, (layers, capacity, rows, kv_width)) for each in (self.keys, self.values)
-        )
+        enlarged = []
+        for old in (self.keys, self.values):
+            new = self._allocate(old, (layers, capacity, rows, kv_width))
+            new[:, : self.extent, : self.rows] = old[:, : self.extent]
+            enlarged.append(new)
+        self.keys, self.values = enlarged
         self.beam_indices, self.lengths = beam_indices, _enlarge(self.lengths, (rows,))
 
     def nbytes(self) -> int:
         """Memory of all keys and values."""
         return self.keys.nbytes + self.values.nbytes + self.cross_kv.nbytes
+
+    def _allocate(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Memory for keys or values. Kernels for CUDA read whole blocks, in which masked numbers must be finite."""
+        return like.new_zeros(shape)
 
     def _own_indices(self, positions: int, rows: int, device: torch.device) -> Tensor:
         """Indices by which every row wrote its own tokens.  # (positions, rows)"""
@@ -175,7 +182,7 @@ class BeamKVCache:
         shape = (self.keys.shape[0], self.capacity, count, self.keys.shape[3])
         gathered = []
         for old in (self.keys, self.values):
-            new = old.new_zeros(shape)
+            new = self._allocate(old, shape)
             new[:, :extent] = old[:, positions, writers]
             gathered.append(new)
         self.keys, self.values = gathered
@@ -211,6 +218,10 @@ class CpuKVCache(BeamKVCache):
     """The cache of a `CpuDecoder`, with its workspace."""
 
     _workspace: Workspace | None = None
+
+    def _allocate(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Nothing reads what has not been written, and most of it never is: outputs end before their maximum length."""
+        return like.new_empty(shape)
 
     def workspace(self, sizes: LayerSizes) -> Workspace:
         positions = max(self.capacity, self.cross_kv.shape[3])

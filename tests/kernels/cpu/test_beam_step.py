@@ -35,22 +35,21 @@ class RandomModel:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("beam_size", [2, 5])
-def test_compiled_beam_step_equals_pytorch(seed: int, beam_size: int) -> None:
+@pytest.mark.parametrize(("beam_size", "nbest"), [(2, None), (5, None), (5, 1)])
+def test_compiled_beam_step_equals_pytorch(seed: int, beam_size: int, nbest: int | None) -> None:
     limits = [1, 2, 6, 15, 70, 9]
 
     class Uncompiled(BeamSearch):
         """A subclass does not use the compiled step."""
 
-    actual = [
-        search(
-            RandomModel(seed, 1030),
-            TensorState(torch.arange(6)),
-            torch.ones(6, dtype=torch.long),
-            kind(limits, EOS, beam_size),
-        )
-        for kind in (BeamSearch, Uncompiled)
-    ]
+    actual, steps = [], []
+    for kind in (BeamSearch, Uncompiled):
+        strategy = kind(limits, EOS, beam_size)
+        strategy.nbest = nbest
+        rows = TensorState(torch.arange(6)), torch.ones(6, dtype=torch.long)
+        actual.append(search(RandomModel(seed, 1030), *rows, strategy))
+        steps.append(strategy.steps_taken)
+    assert steps[0] == steps[1]
     for compiled, plain in zip(*actual, strict=True):
         assert [one.tokens for one in compiled] == [one.tokens for one in plain]
         assert [one.ended for one in compiled] == [one.ended for one in plain]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8000
 KEYS_VARIABLE = "REGARD_API_KEYS"
-MAX_ROWS, MAX_ROWS_GPU = 320, 2048
+MAX_ROWS, MAX_ROWS_GPU = 640, 2048
 
 
 def serve(
@@ -61,7 +61,7 @@ def serve(
         typer.Option(
             min=1,
             max=65536,
-            help="Outputs, times their beams, that a model decodes together. Default: 320 on a CPU, 2048 on a GPU.",
+            help="Outputs, times their beams, that a model decodes together. Default: 640 on a CPU, 2048 on a GPU.",
         ),
     ] = None,
     cache_memory: Annotated[float, typer.Option(min=0.001, help="KV cache of a model, in GB.")] = 1.0,

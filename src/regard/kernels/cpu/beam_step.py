@@ -81,6 +81,7 @@ def beam_step(
     min_length: Any,
     max_repeats: Any,
     max_period: Any,
+    nbest: Any,
     beam_indices: Any,
     next_tokens: Any,
     done: Any,
@@ -93,6 +94,7 @@ def beam_step(
     penalties: # (capacity + 2,), the divisor for each length; max_penalty: the largest one a slot can reach
     beam_indices, next_tokens: # (slots · beam_size,), the rows that hypotheses continue, and their tokens
     min_length, max_repeats, max_period: limits of every output, see `decode.strategy.OutputLimits`
+    nbest: how many finished hypotheses are asked for: a slot is done when no live one can become one of them
     """
     slots, beam_size = totals.shape
     capacity = tokens.shape[2]
@@ -205,7 +207,7 @@ def beam_step(
         for beam in range(beam_size):
             best_live = max(best_live, totals[slot, beam])
         bound = best_live / max(max_penalty[slot], penalties[min(length + 1, capacity + 1)])
-        done[slot] = best_live == -np.inf or finished_scores[slot, beam_size - 1] >= bound
+        done[slot] = best_live == -np.inf or finished_scores[slot, nbest - 1] >= bound
 
 
 @jit_strict

@@ -13,7 +13,7 @@ from typing import Any
 from regard.decode import BatchDecoderModel, DecodeFuture, Hypothesis, Request
 from regard.decode.coverage import rank_by_coverage
 from regard.serve.models.cancellation import Cancellation, current_cancellation
-from regard.serve.models.engine_thread import EngineThread
+from regard.serve.models.engine_thread import EnginePool
 from regard.serve.models.output_streams import MAX_IN_FLIGHT, OutputStreams
 from regard.task.backend import Backend, Precision
 
@@ -21,7 +21,7 @@ from regard.task.backend import Backend, Precision
 class EngineModel:
     """A decoder model whose searches are done by an engine, together with those of other requests."""
 
-    def __init__(self, model: BatchDecoderModel[Any], engine_for: Callable[[int], EngineThread]) -> None:
+    def __init__(self, model: BatchDecoderModel[Any], engine_for: Callable[[int], EnginePool]) -> None:
         self.decoder, self._engine_for = model, engine_for
 
     def __getattr__(self, name: str) -> Any:
@@ -71,15 +71,15 @@ class EngineModel:
 class EngineBackend(Backend[Any]):
     """The backend of a pipeline on a server. All inputs have one decoder, however many arrive together."""
 
-    def __init__(self, backend: Backend[Any], inputs: int, start_engine: Callable[[Any, int], EngineThread]) -> None:
+    def __init__(self, backend: Backend[Any], inputs: int, start_engine: Callable[[Any, int], EnginePool]) -> None:
         """`inputs` is how many outputs the engine decodes together, which selects the kernels."""
         super().__init__(backend.model)
         self.fused, self.precision = backend.fused, backend.precision
         decoder = backend.decoder_model(inputs)
-        self.engines: dict[int, EngineThread] = {}
+        self.engines: dict[int, EnginePool] = {}
         """By end token. A pipeline has one."""
 
-        def engine_for(eos: int) -> EngineThread:
+        def engine_for(eos: int) -> EnginePool:
             if eos not in self.engines:
                 self.engines[eos] = start_engine(decoder, eos)
             return self.engines[eos]
@@ -99,7 +99,7 @@ class EngineBackend(Backend[Any]):
         raise AssertionError("a served model stays on its device")
 
 
-def _submit(engine: EngineThread, request: Request, cancellation: Cancellation) -> DecodeFuture:
+def _submit(engine: EnginePool, request: Request, cancellation: Cancellation) -> DecodeFuture:
     future = engine.submit(request)
     cancellation.add(future)
     return future

@@ -1,8 +1,10 @@
-"""A thread that steps an engine as long as there is something to decode."""
+"""Threads that step engines as long as there is something to decode."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from regard.decode import DecodeFuture, Engine, Request
 from regard.decode.batch import StepCallback, TokenCallback
@@ -11,8 +13,9 @@ from regard.decode.batch import StepCallback, TokenCallback
 class EngineThread:
     """Decodes the requests of all other threads together. A step that fails ends its requests, never the thread."""
 
-    def __init__(self, engine: Engine[Any], log: Callable[[str], None]) -> None:
-        self.engine, self.log = engine, log
+    def __init__(self, engine: Engine[Any], log: Callable[[str], None], *, cores: int | None = None) -> None:
+        """`cores` are those that a step computes on; by default all that PyTorch uses."""
+        self.engine, self.log, self._cores = engine, log, cores
         self.steps = 0
         """Steps taken so far."""
         self.outputs = 0
@@ -36,6 +39,11 @@ class EngineThread:
         return future
 
     @property
+    def load(self) -> int:
+        """Outputs that are being decoded, and those that wait."""
+        return self.active + len(self.engine.waiting)
+
+    @property
     def active(self) -> int:
         """Outputs that are being decoded."""
         return sum(len(group.active) for group in list(self.engine.groups.values()))
@@ -54,6 +62,8 @@ class EngineThread:
         self.engine.fail(RuntimeError("The engine was closed."))
 
     def _run(self) -> None:
+        if self._cores is not None:
+            torch.set_num_threads(self._cores)
         while self._wait():
             try:
                 self.engine.step()
@@ -70,3 +80,17 @@ class EngineThread:
             while not self._closed and not self.engine.busy:
                 self._wake.wait()
         return not self._closed
+
+
+class EnginePool:
+    """Engines that decode on one core each, without waiting for each other after every step."""
+
+    def __init__(self, engines: Sequence[EngineThread]) -> None:
+        self.engines = list(engines)
+
+    def submit(
+        self, request: Request, on_tokens: TokenCallback | None = None, on_step: StepCallback | None = None
+    ) -> DecodeFuture:
+        """Queue a request where the fewest outputs are."""
+        engine = min(self.engines, key=lambda engine: engine.load) if len(self.engines) > 1 else self.engines[0]
+        return engine.submit(request, on_tokens, on_step)

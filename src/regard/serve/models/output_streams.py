@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from regard.decode import DecodeFuture, Hypothesis, Request
 from regard.serve.models.cancellation import current_cancellation
-from regard.serve.models.engine_thread import EngineThread
+from regard.serve.models.engine_thread import EnginePool, EngineThread
 
 MAX_IN_FLIGHT = 32
 """Outputs that one request has in the engine at a time. The rest of a long text waits, so that others get a turn."""
@@ -29,7 +29,7 @@ class StreamedOutput(NamedTuple):
 class OutputStreams:
     """Iterates over the states of all outputs. Closing the iterator cancels what is not finished."""
 
-    def __init__(self, engine: EngineThread, requests: Sequence[Request], *, logprobs: bool) -> None:
+    def __init__(self, engine: EngineThread | EnginePool, requests: Sequence[Request], *, logprobs: bool) -> None:
         """Without `logprobs`, the engine does not read log-probabilities while it decodes: they are in the results."""
         self._engine, self._logprobs = engine, logprobs
         self._cancellation = current_cancellation()

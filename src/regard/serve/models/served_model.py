@@ -13,7 +13,7 @@ from regard.model.heads import TokenClassificationHeadConfig
 from regard.serve.limits import Limits
 from regard.serve.models.batcher import Batcher
 from regard.serve.models.engine_model import EngineBackend
-from regard.serve.models.engine_thread import EngineThread
+from regard.serve.models.engine_thread import EnginePool, EngineThread
 from regard.serve.models.languages import Languages, find_languages
 from regard.serve.worker import Worker
 from regard.task.auto import open_model
@@ -49,7 +49,7 @@ class LoadOptions:
     device: torch.device | str = "cpu"
     dtype: Precision = "float32"
     fused: bool | None = None
-    max_rows: int = 320
+    max_rows: int = 640
     """Rows that a model decodes together: outputs times their beams."""
     max_cache_bytes: int = 1 << 30
     """Bytes of KV cache of a model."""
@@ -104,7 +104,8 @@ class ServedModel:
         return self.requests if capability in ("translate", "generate", "parse") else self.passes
 
     def engines(self) -> list[EngineThread]:
-        return [] if self.backend is None else list(self.backend.engines.values())
+        pools = [] if self.backend is None else list(self.backend.engines.values())
+        return [engine for pool in pools for engine in pool.engines]
 
     @property
     def waiting(self) -> int:
@@ -126,19 +127,27 @@ class ServedModel:
 
 def _engine_starter(
     name: str, limits: Limits, options: LoadOptions, log: Callable[[str], None]
-) -> Callable[[Any, int], EngineThread]:
+) -> Callable[[Any, int], EnginePool]:
     """What starts the engines of a model. It does not refer to the model, which ends when no request refers to it."""
 
-    def start(decoder: Any, eos: int) -> EngineThread:
-        engine = Engine(
-            decoder,
-            eos,
-            max_rows=options.max_rows,
-            max_cache_bytes=options.max_cache_bytes,
-            max_length=limits.new_tokens,
-            threads=threads_for(decoder, _ENGINE_INPUTS),
+    def start(decoder: Any, eos: int) -> EnginePool:
+        count = threads_for(decoder, _ENGINE_INPUTS)
+        return EnginePool(
+            [
+                EngineThread(
+                    Engine(
+                        decoder,
+                        eos,
+                        max_rows=max(options.max_rows // count, min(options.max_rows, limits.beam_size)),
+                        max_cache_bytes=options.max_cache_bytes // count,
+                        max_length=limits.new_tokens,
+                    ),
+                    lambda message: log(f"{name}: {message}"),
+                    cores=1 if count > 1 else None,
+                )
+                for _ in range(count)
+            ]
         )
-        return EngineThread(engine, lambda message: log(f"{name}: {message}"))
 
     return start
 
