@@ -212,6 +212,9 @@ class BeamSearch(SlottedStrategy):
     def results(self, slot: int) -> list[Hypothesis]:
         return self._results(slice(slot, slot + 1))[0]
 
+    def results_of(self, slots: Sequence[int]) -> list[list[Hypothesis]]:
+        return self._results(torch.tensor(slots, device=self.lengths.device)) if slots else []
+
     def all_results(self) -> list[list[Hypothesis]]:
         return self._results(slice(0, self.slots))
 
@@ -291,7 +294,7 @@ class BeamSearch(SlottedStrategy):
         new_ended = torch.full_like(new, ended, dtype=torch.bool)
         self.completed_ended = torch.cat((self.completed_ended, new_ended), dim=1).gather(1, best)
 
-    def _results(self, slots: slice) -> list[list[Hypothesis]]:
+    def _results(self, slots: slice | Tensor) -> list[list[Hypothesis]]:
         """The hypotheses found for some slots. Each tensor becomes a list once, up to the longest hypothesis."""
         lengths: list[list[int]] = self.completed_lengths[slots, : self.nbest].tolist()
         longest = max(map(max, lengths), default=0)

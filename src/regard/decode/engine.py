@@ -275,10 +275,12 @@ class BatchGroup(Generic[State]):
         if not self.active:
             return
         finished = self._decode_token().tolist()
-        for slot in self.active:
+        active = self.active
+        for slot in active:
             self.lengths[slot] += 1
-            if finished[slot] or self._stopped_by_callback(slot):
-                self._finish(slot, self.strategy.results(slot))
+        ended = [slot for slot in active if finished[slot] or self._stopped_by_callback(slot)]
+        for slot, found in zip(ended, self.strategy.results_of(ended), strict=True):
+            self._finish(slot, found)
         self._shrink()
         empty = [slot for slot, future in enumerate(self.futures) if future is None]
         if empty:  # they are decoded too until they are reused, and must not grow

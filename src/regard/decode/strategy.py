@@ -151,6 +151,10 @@ class SearchStrategy(ABC):
     def results(self, slot: int) -> list[Hypothesis]:
         """The hypotheses found for a slot, best first."""
 
+    def results_of(self, slots: Sequence[int]) -> list[list[Hypothesis]]:
+        """The hypotheses found for some slots."""
+        return [self.results(slot) for slot in slots]
+
     @abstractmethod
     def select_slots(self, slots: Tensor) -> None:
         """Continue with these slots only.  slots: # (slots to keep,)"""

@@ -57,6 +57,7 @@ def service_config(app: FastAPI, limits: Limits) -> uvicorn.Config:
         log_level="critical",  # the log has what is worth knowing, as JSON
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing depends on the address of a client
         backlog=1,  # one connection is accepted at a time, so that workers which share the socket get as many each
         timeout_keep_alive=round(limits.keep_alive_seconds),
         h11_max_incomplete_event_size=limits.header_bytes,

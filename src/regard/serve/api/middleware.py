@@ -1,5 +1,6 @@
 """What happens to every request before and after its route: access, limits, the log, metrics, security headers."""
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ SECURITY_HEADERS = {
 }
 IMAGE_PATHS = ("/v1/classify", "/api/")
 """Paths whose bodies may contain images, or traces."""
+_PREFIX, _numbers = secrets.token_hex(4), itertools.count()
+"""The ids of requests begin with a random number for each process."""
 LogRequest = Callable[[dict[str, Any]], None]
 """Writes what is known about an answered request to the log: never its texts."""
 
@@ -92,7 +95,7 @@ class _Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, service: Service) -> None:
         self.scope, self._receive, self._send, self._service = scope, receive, send, service
-        self.id = secrets.token_hex(8)
+        self.id = f"{_PREFIX}{next(_numbers):08x}"
         self.start = time.perf_counter()
         self.status: int | None = None
         self.error: BaseException | None = None
