@@ -8,8 +8,8 @@ the last. Every answer is compared with what `regard translate` gives. In one ca
 byte by byte, one leaves in the middle of every request, and one sends garbage; the others must not notice.
 
 - `engine`: the same arrivals in one process without HTTP, from threads that wait for their answers.
-- `regard serve`: our server. Its share of the engine's throughput is also given with the client's CPU time subtracted,
-  because client and server share the machine's cores.
+- `regard serve`: our server, in one process and in two. Its share of the engine's throughput is given with the client's
+  CPU time subtracted, because client and server share the machine's cores.
 - `one at a time`: the same model behind a lock, as a plain server would have it.
 - `CTranslate2`: `benchmarks/peers/serve_ctranslate2.py`, a FastAPI server that batches for CTranslate2 (same weights).
 """
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="8 seconds for each server")
     parser.add_argument("--gpu", action="store_true", help="on a GPU, with 1, 64 and 512 clients")
-    parser.add_argument("--only", nargs="+", default=["engine", "regard", "faults", "lock", "ctranslate2"])
+    parser.add_argument("--only", nargs="+", default=["engine", "regard", "workers", "faults", "lock", "ctranslate2"])
     options = parser.parse_args()
     seconds = 8.0 if options.quick else options.seconds
     device = "cuda" if options.gpu else "cpu"
@@ -90,6 +90,9 @@ def main() -> int:
             "engine": lambda clients=clients: drive_engine(options.model, device, texts, expected, clients, seconds),  # type: ignore[misc]
             "regard": lambda clients=clients: drive_server(  # type: ignore[misc]
                 regard_command(options.model, device), texts, expected, clients, seconds
+            ),
+            "workers": lambda clients=clients: drive_server(  # type: ignore[misc]
+                regard_command(options.model, device, "--workers", "2"), texts, expected, clients, seconds
             ),
             "faults": lambda clients=clients: drive_server(  # type: ignore[misc]
                 regard_command(options.model, device), texts, expected, clients, seconds, bad=True
@@ -106,6 +109,7 @@ def main() -> int:
         names = {
             "engine": "engine without HTTP",
             "regard": "regard serve",
+            "workers": "regard serve --workers 2",
             "faults": "regard serve, some clients misbehave",
             "lock": "one at a time",
         }
@@ -117,12 +121,12 @@ def main() -> int:
 
 
 def compare(way: str, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A case with the ratio of our server's throughput to it."""
-    case = found[way]
-    if "regard" in found and way != "regard":
-        key = "without_client" if way == "engine" else "ours"
-        case |= {"regard": found["regard"][key], "ratio": round(found["regard"][key] / max(case["ours"], 1e-9), 3)}
-        case |= {"p95_ratio": round(case["p95_ms"] / max(found["regard"]["p95_ms"], 1e-9), 3)}
+    """A case with the ratios of our servers to it: of throughputs, and of the 95th percentiles of latencies."""
+    case, key = found[way], "without_client" if way == "engine" else "ours"
+    for server in ("regard", "workers"):
+        if way in ("engine", "lock", "ctranslate2") and server in found:
+            ratio, p95 = found[server][key] / max(case["ours"], 1e-9), case["p95_ms"] / found[server]["p95_ms"]
+            case[f"{server}_ratio"], case[f"{server}_p95_ratio"] = round(ratio, 3), round(p95, 3)
     return case
 
 
@@ -147,8 +151,8 @@ def expected_answers(model: str, texts: list[str], device: str) -> dict[str, str
     return dict(zip(texts, translator.translate(texts), strict=True))
 
 
-def regard_command(model: str, device: str) -> Callable[[int], list[str]]:
-    command = [sys.executable, "-m", "regard", "serve", model, "--device", device, "--max-waiting", "2048"]
+def regard_command(model: str, device: str, *more: str) -> Callable[[int], list[str]]:
+    command = [sys.executable, "-m", "regard", "serve", model, "--device", device, "--max-waiting", "2048", *more]
     return lambda port: [*command, "--port", str(port)]
 
 
