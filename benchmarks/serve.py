@@ -92,7 +92,7 @@ def main() -> int:
                 regard_command(options.model, device), texts, expected, clients, seconds
             ),
             "workers": lambda clients=clients: drive_server(  # type: ignore[misc]
-                regard_command(options.model, device, "--workers", "2"), texts, expected, clients, seconds
+                regard_command(options.model, device, "--workers", "2"), texts, expected, clients, seconds, processes=2
             ),
             "faults": lambda clients=clients: drive_server(  # type: ignore[misc]
                 regard_command(options.model, device), texts, expected, clients, seconds, bad=True
@@ -192,6 +192,7 @@ def drive_server(
     seconds: float,
     *,
     bad: bool = False,
+    processes: int = 1,
 ) -> Tally:
     """Start a server, wait until it translates, and let clients loose on it."""
     with socket.socket() as free:
@@ -203,7 +204,7 @@ def drive_server(
             command(port), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )  # fmt: skip
         stack.callback(stop, process)
-        return asyncio.run(load(port, texts, expected, clients, seconds, bad))
+        return asyncio.run(load(port, texts, expected, clients, seconds, bad, processes))
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
@@ -215,9 +216,16 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 async def load(
-    port: int, texts: list[str], expected: dict[str, str] | None, clients: int, seconds: float, bad: bool
+    port: int,
+    texts: list[str],
+    expected: dict[str, str] | None,
+    clients: int,
+    seconds: float,
+    bad: bool,
+    processes: int = 1,
 ) -> Tally:
     await wait_until_ready(port, texts[0])
+    await wait_for_processes(port, processes)
     tally = Tally()
     start, cpu = time.perf_counter(), time.process_time()
     deadline = start + seconds
@@ -242,6 +250,18 @@ async def wait_until_ready(port: int, text: str) -> None:
                 return
         await asyncio.sleep(0.1)
     raise RuntimeError("The server did not start.")
+
+
+async def wait_for_processes(port: int, processes: int) -> None:
+    """Wait until all processes of a server accept connections, which clients keep."""
+    while processes > 1:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        _, content = await read_answer(reader)
+        writer.close()
+        if f"\nregard_processes {processes}.0\n".encode() in content:
+            return
+        await asyncio.sleep(0.5)
 
 
 async def behave_normally(

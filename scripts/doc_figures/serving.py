@@ -40,6 +40,12 @@ def serve_limits() -> Iterator[Row]:
     yield ("time for a request's body to arrive", _formatted("seconds", BODY_SECONDS), "408", "")
 
 
+@table("server | texts a second | p50 | p95 | p99 | wrong answers")
+def serve_load() -> Iterator[Row]:
+    for one in cases("serve"):
+        yield one["case"], one["ours"], *(f"{one[key]:,.0f} ms" for key in ("p50_ms", "p95_ms", "p99_ms")), one["wrong"]
+
+
 @figure
 def serve_memory() -> str:
     """What the benchmark of memory did and found, as one sentence."""
