@@ -30,6 +30,14 @@ def word_vector_memory() -> Iterator[Row]:
         yield one["case"].removesuffix(" of text"), words, *(f"{peak:,} MB" for peak in peaks)
 
 
+@table("trained | regard, words a second | gensim | ratio")
+def word_vector_speed() -> Iterator[Row]:
+    for one in cases("vectors-cpu"):
+        if "ratio" in one:
+            name = one["case"].removesuffix(", words per second on 2 threads")
+            yield name, f"{one['ours']:,}", f"{one['peer']:,}", one["ratio"]
+
+
 @table("word | occurs | nearest neighbors, with their cosines")
 def word_neighbors() -> Iterator[Row]:
     for one in cases("word-neighbors"):
