@@ -143,10 +143,6 @@ class DecodeFuture:
     def cancel(self) -> None:
         self.canceled = True
 
-    def wait(self) -> None:
-        """Wait until the result is there."""
-        self._done.wait()
-
     def result(self, timeout: float | None = None) -> list[Hypothesis]:
         """Wait for the hypotheses, best first; none if the request was canceled."""
         if not self._done.wait(timeout):

@@ -36,7 +36,7 @@ class Service:
 
     async def compute(self, request: Request, model: ServedModel, capability: str, function: Callable[[Any], T]) -> T:
         """Call a function of the model's pipeline in one of its threads. It stops if the client leaves, or too late."""
-        cancellation = model.cancellation(capability)
+        cancellation = Cancellation()
         result = asyncio.wrap_future(
             model.worker(capability).submit(lambda: cancellation.run(lambda: function(model.pipeline)))
         )
@@ -70,7 +70,7 @@ class Service:
         Waits for the first item, so that a request that is refused has an error instead of a response.
         """
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Any]()
-        cancellation = model.cancellation(capability)
+        cancellation = Cancellation()
 
         def send(item: Any) -> None:
             with suppress(RuntimeError):  # the server has ended

@@ -5,8 +5,7 @@ context variable: the outputs that are being decoded for it are registered, and 
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -20,40 +19,21 @@ class CanceledError(Exception):
 
 
 class Cancellation:
-    """Whether a request was canceled, the outputs that are being decoded for it, and when it is its turn to compute.
+    """Whether a request was canceled, and the outputs that are being decoded for it."""
 
-    Python runs one thread at a time. When the engine finishes many outputs at once, as many threads would compete with
-    it for the interpreter, and its next step would wait for most of them. So the requests to a model share a lock,
-    which they hold while they compute and release while they wait: only one of them competes.
-    """
-
-    def __init__(self, turn: "threading.Lock | None" = None) -> None:
+    def __init__(self) -> None:
         self.canceled = False
-        self._turn = turn
         self._futures: set[DecodeFuture] = set()
         self._lock = threading.Lock()
 
     def run(self, function: Callable[[], T]) -> T:
         """Call a function as part of this request."""
-        with nullcontext() if self._turn is None else self._turn:
-            self.check()
-            token = _current.set(self)
-            try:
-                return function()
-            finally:
-                _current.reset(token)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Let other requests compute while this one waits for something within the block."""
-        if self._turn is None:
-            yield
-            return
-        self._turn.release()
+        self.check()
+        token = _current.set(self)
         try:
-            yield
+            return function()
         finally:
-            self._turn.acquire()
+            _current.reset(token)
 
     def cancel(self) -> None:
         """Stop the request. Its slots in the engine are free at the next step."""

@@ -112,9 +112,6 @@ def _result(
     done: int = 0,
 ) -> list[Hypothesis]:
     try:
-        if not future.done:
-            with cancellation.waiting():
-                future.wait()
         hypotheses = future.result()
     finally:
         cancellation.remove(future)

@@ -45,8 +45,7 @@ class OutputStreams:
             while self._requests or self._futures:
                 while self._requests and len(self._futures) < MAX_IN_FLIGHT:
                     self._submit(*self._requests.pop())
-                with self._cancellation.waiting():
-                    number = self._changed.get()
+                number = self._changed.get()
                 if (future := self._futures.get(number)) is None:
                     continue
                 done = future.done  # before the newest state is taken, which may be the last but one

@@ -1,6 +1,5 @@
 """A model that is served: its pipeline, its engine, and the threads in which its requests are worked on."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from regard.errors import UserError
 from regard.model.heads import TokenClassificationHeadConfig
 from regard.serve.limits import Limits
 from regard.serve.models.batcher import Batcher
-from regard.serve.models.cancellation import Cancellation
 from regard.serve.models.engine_model import EngineBackend
 from regard.serve.models.engine_thread import EnginePool, EngineThread
 from regard.serve.models.languages import Languages, find_languages
@@ -86,8 +84,6 @@ class ServedModel:
         subject = f"the model {name}"
         self.requests = Worker(subject, threads=limits.threads, max_waiting=limits.waiting)
         """For requests that the engine decodes: their threads mostly wait for it."""
-        self.turn = threading.Lock()
-        """Held by the request whose thread computes something itself, see `Cancellation`."""
         self.passes = Worker(subject, threads=1, max_waiting=limits.waiting)
         """For what is computed in one forward pass: one request at a time, which has all cores."""
         self.batcher = Batcher(self.passes)
@@ -106,10 +102,6 @@ class ServedModel:
     def worker(self, capability: str) -> Worker:
         """The threads for a kind of request."""
         return self.requests if capability in ("translate", "generate", "parse") else self.passes
-
-    def cancellation(self, capability: str) -> Cancellation:
-        """What a new request of a kind is canceled by."""
-        return Cancellation(self.turn if self.worker(capability) is self.requests else None)
 
     def engines(self) -> list[EngineThread]:
         pools = [] if self.backend is None else list(self.backend.engines.values())
