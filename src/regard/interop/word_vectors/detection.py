@@ -1,6 +1,5 @@
 """Which format a file of word vectors has. Its content tells; names such as .bin and .txt are used for several."""
 
-import pickle
 import re
 import struct
 from contextlib import ExitStack
@@ -110,4 +109,5 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _is_pickle(start: bytes) -> bool:
-    return start[:1] == pickle.PROTO and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    """Whether bytes begin as a pickle does: with the opcode PROTO and the version of the protocol."""
+    return start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
