@@ -1,7 +1,11 @@
-"""The socket that a server listens on, made before any model is loaded, so that a port in use is found at once."""
+"""Addresses of a server: the socket that it listens on, and whether an address or a Host header is this machine's.
+
+The socket is made before any model is loaded, so that a port in use is found at once.
+"""
 
 import errno
 import ipaddress
+import re
 import socket
 
 from regard.errors import UserError
@@ -37,3 +41,8 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_local_host(host: str) -> bool:
+    """Whether a Host header names this machine: its loopback addresses, with any port, because ports are forwarded."""
+    return re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", host, re.IGNORECASE) is not None

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8000
 KEYS_VARIABLE = "REGARD_API_KEYS"
-MAX_ROWS, MAX_ROWS_GPU = 640, 2048
 
 
 def serve(
@@ -92,7 +91,7 @@ def serve(
     from regard.serve.limits import Limits
     from regard.serve.listening import bind
     from regard.serve.models.registry import ModelRegistry, parse_sources
-    from regard.serve.models.served_model import LoadOptions
+    from regard.serve.models.served_model import MAX_ROWS, MAX_ROWS_GPU, LoadOptions
     from regard.serve.workers.devices import worker_devices
     from regard.serve.workers.member import join_supervisor
 

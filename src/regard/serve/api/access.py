@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 
-from regard.serve.inspector.guard import LOCAL_HOSTS, is_local_host
+from regard.serve.listening import is_local_host
 
 OPEN_PATHS = ("/health", "/frontend/settings")
 """Paths that need no key."""
@@ -54,7 +54,7 @@ class Access:
             return None
         host = headers.get("host", "")
         if not is_local_host(host):
-            return f"This server responds to {LOCAL_HOSTS[0]} and {LOCAL_HOSTS[1]} only; the host was {host[:100]!r}."
+            return f"This server responds to 127.0.0.1 and localhost only; the host was {host[:100]!r}."
         if origin is not None and origin.lower() != f"http://{host}".lower() and origin not in self.origins:
             return f"This server responds to its own page only; the request came from {origin[:100]!r}."
         return None

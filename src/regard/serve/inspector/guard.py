@@ -6,7 +6,6 @@ the browser sends one, must be the page itself. Request bodies are limited in si
 the page to load or run anything from other sites.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +14,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.serve.body_limits import BodyLimiter, BodyRefusedError
+from regard.serve.listening import is_local_host
 from regard.serve.worker import RETRY_SECONDS
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1 << 20
 """Bytes of a request body, unless `max_bodies` has another limit for its path."""
 CONTENT_SECURITY_POLICY = (
@@ -63,7 +62,7 @@ def _refusal(headers: Headers, path: str) -> str | None:
     """Why a request is refused; None if it is allowed."""
     host = headers.get("host", "")
     if not is_local_host(host):
-        return f"This server responds to {LOCAL_HOSTS[0]} and {LOCAL_HOSTS[1]} only; the host was {host[:100]!r}."
+        return f"This server responds to 127.0.0.1 and localhost only; the host was {host[:100]!r}."
     origin = headers.get("origin")
     if origin is not None and origin.lower() != f"http://{host}".lower():
         return f"This server responds to its own page only; the request came from {origin!r}."
@@ -71,11 +70,6 @@ def _refusal(headers: Headers, path: str) -> str | None:
     if cross_site and path.startswith("/api/"):  # other sites may link to the page itself
         return "This server responds to its own page only; the request came from another site."
     return None
-
-
-def is_local_host(host: str) -> bool:
-    """Whether a Host header names this machine: its loopback addresses, with any port, because ports are forwarded."""
-    return re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", host, re.IGNORECASE) is not None
 
 
 def _with_headers(send: Send) -> Send:

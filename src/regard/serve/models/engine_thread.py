@@ -23,8 +23,12 @@ class EngineThread:
         self._wake = threading.Condition()
         self._closed = False
         self._cache_bytes = 0
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="regard-engine", daemon=True)
+        threads = torch.get_num_threads()
         self._thread.start()
+        self._started.wait()
+        torch.set_num_threads(threads)  # threads that start later compute on as many as PyTorch was told last
 
     def submit(
         self, request: Request, on_tokens: TokenCallback | None = None, on_step: StepCallback | None = None
@@ -64,6 +68,7 @@ class EngineThread:
     def _run(self) -> None:
         if self._cores is not None:
             torch.set_num_threads(self._cores)
+        self._started.set()
         while self._wait():
             try:
                 self.engine.step()

@@ -42,6 +42,10 @@ _CAPABILITIES: Mapping[type[Pipeline], tuple[str, ...]] = {
 """What a pipeline can be asked for."""
 
 
+MAX_ROWS, MAX_ROWS_GPU = 640, 2048
+"""How many rows fill a CPU or a GPU."""
+
+
 @dataclass(frozen=True)
 class LoadOptions:
     """How the models of a server are loaded."""
@@ -49,7 +53,7 @@ class LoadOptions:
     device: torch.device | str = "cpu"
     dtype: Precision = "float32"
     fused: bool | None = None
-    max_rows: int = 640
+    max_rows: int = MAX_ROWS
     """Rows that a model decodes together: outputs times their beams."""
     max_cache_bytes: int = 1 << 30
     """Bytes of KV cache of a model."""
