@@ -18,6 +18,10 @@ MAX_FIELDS = 1000
 _FORMS = ("application/json", "application/x-www-form-urlencoded")
 
 
+class NoFields(BaseModel):
+    """A request without any fields."""
+
+
 async def read_fields(request: Request, lists: Sequence[str] = ()) -> dict[str, Any]:
     """The fields of a request. Those named in `lists` are lists if they are given several times."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -16,7 +16,7 @@ from regard.data.text.markup import MarkupRules
 from regard.errors import UserError
 from regard.serve.api.access import key_in_headers
 from regard.serve.api.errors import RefusedError
-from regard.serve.api.fields import describe, parse_fields, read_fields
+from regard.serve.api.fields import NoFields, describe, parse_fields, read_fields
 from regard.serve.api.schema import BoundedBody
 from regard.serve.api.service import Service
 from regard.serve.api.translation import (
@@ -112,10 +112,6 @@ class ErrorResponse(BaseModel):
     """What was wrong."""
 
     message: str
-
-
-class NoFields(BaseModel):
-    """A request without any."""
 
 
 def deepl_routes(service: Service) -> APIRouter:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from regard.errors import UserError
 from regard.serve.api.access import key_in_headers
 from regard.serve.api.errors import RefusedError
-from regard.serve.api.fields import describe, parse_fields, read_fields
+from regard.serve.api.fields import NoFields, describe, parse_fields, read_fields
 from regard.serve.api.schema import BoundedBody
 from regard.serve.api.service import Service
 from regard.serve.api.translation import (
@@ -65,10 +65,6 @@ class DetectRequest(BoundedBody):
     """A text whose language is asked for."""
 
     q: str = Field(examples=["Where is the station?"])
-
-
-class NoFields(BaseModel):
-    """A request without any."""
 
 
 class LanguageResponse(BaseModel):
