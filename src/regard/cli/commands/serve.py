@@ -120,6 +120,7 @@ def serve(
         listener,
         grace=grace,
         on_ready=member.report_ready if member is not None else lambda: _announce(listener),
+        shared=member is not None,
     )
     exit_now()  # a thread may still compute what was given up
 

@@ -1,8 +1,9 @@
 """Running the public API on a socket until it is told to stop, and stopping without losing a request.
 
 A server that is told to stop goes on accepting connections for a moment and refuses their requests in a sentence, which
-also ends connections that clients keep open. Then it accepts what is left in the queue of the socket, closes that, and
-waits until all requests that have begun are finished. A connection is closed only when nothing has arrived on it.
+also ends connections that clients keep open. Then it lets no client connect anymore, accepts what is left in the queue
+of the socket, closes that, and waits until all requests that have begun are finished. A connection is closed only when
+nothing has arrived on it.
 """
 
 import asyncio
@@ -23,26 +24,34 @@ from fastapi import FastAPI
 from regard.serve.api.connections import LimitedConnection, connections_with
 from regard.serve.api.service import Service
 from regard.serve.limits import Limits
+from regard.serve.listening import DRAIN_SECONDS, stop_connecting
 
 SWITCH_SECONDS = 5e-4
 """How long an engine may wait for the interpreter while requests are read and answered; Python's default is 5 ms."""
-DRAIN_SECONDS = 0.5
-"""How long a server that shuts down still accepts connections, to refuse their requests in a sentence."""
 BACKLOG = 2048
 """Connections that wait to be accepted."""
+_HANDSHAKE_SECONDS = 0.05
+"""How long clients that have begun to connect have to finish it, before the socket is closed."""
 _CANCELED_SECONDS = 2.0
 """How long requests may take to be refused that were not finished in time."""
 _TICKS_PER_SECOND = 10
 
 
 def run_service(
-    app: FastAPI, service: Service, listener: socket.socket, *, grace: float, on_ready: Callable[[], None]
+    app: FastAPI,
+    service: Service,
+    listener: socket.socket,
+    *,
+    grace: float,
+    on_ready: Callable[[], None],
+    shared: bool = False,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT. What has begun then has `grace` seconds to finish. SIGHUP loads models
-    again that have changed."""
+    again that have changed. Whether clients can connect stays as it is if the socket is `shared` with other processes.
+    """
     raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    server = ServiceServer(service_config(app, service.limits), service, grace, on_ready)
+    server = ServiceServer(service_config(app, service.limits), service, grace, on_ready, shared)
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=service.models.reload, daemon=True).start())
     try:
@@ -71,9 +80,16 @@ def service_config(app: FastAPI, limits: Limits) -> uvicorn.Config:
 class ServiceServer(uvicorn.Server):
     """A server that ends connections which break limits, and that drains when it is told to stop."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, grace: float, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        grace: float,
+        on_ready: Callable[[], None],
+        shared: bool = False,
+    ) -> None:
         super().__init__(config)
-        self.service, self.grace, self.on_ready = service, grace, on_ready
+        self.service, self.grace, self.on_ready, self.shared = service, grace, on_ready, shared
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -91,6 +107,10 @@ class ServiceServer(uvicorn.Server):
         self.service.draining = True
         end = time.monotonic() + self.grace
         await self._wait(min(end, time.monotonic() + DRAIN_SECONDS), lambda: False)
+        for listener in sockets or ():
+            if not self.shared:
+                stop_connecting(listener)
+        await asyncio.sleep(_HANDSHAKE_SECONDS)
         await self._stop_listening(sockets or [])
         await self._wait(end, self._is_drained)
         for task in list(self.server_state.tasks):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.serve.listening import DRAIN_SECONDS, stop_connecting
 from regard.serve.workers.member import READY, environment
 
 FIRST_ATTEMPTS = 3
@@ -162,10 +163,12 @@ class Supervisor:
 
     def _stop(self) -> int:
         """Stop all workers, and wait for them; the exit code."""
-        self.listener.close()  # the workers accept what waits, and the last of them closes the socket
         running = [worker for worker in self._workers if worker.process is not None]
         for worker in running:
             worker.process.terminate()  # type: ignore[union-attr]
+        time.sleep(DRAIN_SECONDS)
+        stop_connecting(self.listener)
+        self.listener.close()  # the workers accept what waits, and the last of them closes the socket
         end, code = time.monotonic() + self.plan.grace + _KILL_SECONDS, 0
         while running:
             killed = time.monotonic() > end or signal.SIGINT in self._signals
