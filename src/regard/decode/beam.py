@@ -123,14 +123,11 @@ class BeamSearch(SlottedStrategy):
 
     def choose(self, logits: Tensor) -> Choice:
         """Of the best 2 · beam_size candidates at most `beam_size` end, so that `beam_size` others stay alive."""
-        if self.is_full:
-            self.grow()
-        self.steps_taken += 1
-        plain = type(self) is BeamSearch and not self.observed and not self.processors and not self.alternatives
-        if plain and uses_triton(logits, 2 * self.beam_size):
+        self._count_step()
+        if self._is_plain and uses_triton(logits, 2 * self.beam_size):
             return self._choose_cuda(logits)
-        if plain and uses_numba(logits):
-            return self._choose_cpu(logits)
+        if self._is_plain and uses_numba(logits):
+            return self._choose_cpu(logits, torch.arange(len(logits)))
         hypotheses, beam_indices, tokens, scores = self.candidates(upcast(logits))
         candidates = Candidates(beam_indices, tokens, hypotheses.logprobs)
         ended = tokens == self.eos
@@ -145,6 +142,24 @@ class BeamSearch(SlottedStrategy):
         first_rows = torch.arange(self.slots, device=tokens.device)[:, None] * self.beam_size
         rows = first_rows + gather_beams(beam_indices, survivors)
         return Choice(rows.flatten(), gather_beams(tokens, survivors).flatten(), candidates)
+
+    def live_rows(self) -> Tensor | None:
+        """Those with a hypothesis: one in the first step, and fewer and fewer while the last ones are overtaken."""
+        if type(self) is not BeamSearch or self.observed:
+            return None
+        live = self.alive.logprobs.flatten() != _NEG_INF
+        return None if bool(live.all()) else live.nonzero()[:, 0]
+
+    def choose_live(self, logits: Tensor, rows: Tensor) -> Choice:
+        if not self._is_plain or not uses_numba(logits):
+            return super().choose_live(logits, rows)
+        self._count_step()
+        return self._choose_cpu(logits, rows)
+
+    def clear_slots(self, slots: Tensor) -> None:
+        super().clear_slots(slots)
+        if slots.device.type == "cpu":  # a GPU computes all rows anyway
+            self.alive.logprobs[slots] = _NEG_INF
 
     def candidates(self, logits: Tensor) -> BeamCandidates:
         """The best 2 · beam_size continuations of each slot.  logits: # (slots · beam_size, vocab_size)"""
@@ -240,17 +255,23 @@ class BeamSearch(SlottedStrategy):
     def settings(self) -> tuple[Any, ...]:
         return self.beam_size, self.length_penalty
 
-    def _choose_cpu(self, logits: Tensor) -> Choice:
-        """The same step in one numba kernel."""
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the kernels do all that is asked for."""
+        return type(self) is BeamSearch and not self.observed and not self.processors and not self.alternatives
+
+    def _choose_cpu(self, logits: Tensor, rows: Tensor) -> Choice:
+        """The same step in one numba kernel. Rows that are not given have no hypothesis."""
         from regard.kernels.cpu.beam_step import beam_step
 
-        rows, tokens = torch.empty(2, self.slots * self.beam_size, dtype=torch.long)
+        beam_indices, tokens = torch.empty(2, self.slots * self.beam_size, dtype=torch.long)
         self.done = torch.empty_like(self.max_lengths, dtype=torch.bool)
         state = (tensor.numpy() for tensor in self._kernel_state())
-        outputs = (tensor.numpy() for tensor in (rows, tokens, self.done))
-        beam_step(logits.numpy(), *state, self.eos, *self.limits, MAX_PERIOD, self.nbest or self.beam_size, *outputs)
+        outputs = (tensor.numpy() for tensor in (beam_indices, tokens, self.done))
+        settings = (self.eos, *self.limits, MAX_PERIOD, self.nbest or self.beam_size)
+        beam_step(logits.numpy(), rows.numpy(), *state, *settings, *outputs)
         self._ran_fused = True
-        return Choice(rows, as_input(tokens, self.eos), None)
+        return Choice(beam_indices, as_input(tokens, self.eos), None)
 
     def _choose_cuda(self, logits: Tensor) -> Choice:
         """The same step in three Triton kernels; every tensor keeps its address."""

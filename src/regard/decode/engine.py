@@ -33,6 +33,7 @@ from regard.decode.batch import (
 )
 from regard.decode.config import make_strategy
 from regard.decode.cuda_graphs import GraphedStep, graph_batch_size, graph_pool_for
+from regard.decode.search import take_step
 from regard.decode.strategy import INITIAL_CAPACITY, Hypothesis, SearchStrategy, SlottedStrategy
 from regard.errors import UserError
 
@@ -321,8 +322,7 @@ class BatchGroup(Generic[State]):
             step.run()
             self.state, self.strategy, self.tokens = step.detach()
             return step.finished
-        logits, self.state = self.model.step(self.tokens[:, None], self.state)
-        choice = self.strategy.choose(logits[:, -1])
+        choice, self.state = take_step(self.model, self.state, self.tokens, self.strategy)
         self.tokens = choice.tokens
         if choice.beam_indices is not None:
             self.state.reorder_beams(choice.beam_indices)

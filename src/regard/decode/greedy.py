@@ -72,14 +72,11 @@ class Greedy(SlottedStrategy):
         return self.tokens.shape[1]
 
     def choose(self, logits: Tensor) -> Choice:
-        if self.is_full:
-            self.grow()
-        self.steps_taken += 1
-        fused = self.takes_argmax and not self.observed and not self.processors and not self.alternatives
-        if fused and uses_triton(logits, 1):
+        self._count_step()
+        if self._is_plain and uses_triton(logits, 1):
             return self._choose_cuda(logits)
-        if fused and uses_numba(logits):
-            return self._choose_cpu(logits)
+        if self._is_plain and uses_numba(logits):
+            return self._choose_cpu(logits, torch.arange(self.slots))
         logits = upcast(logits)
         token, logit, normalizer = self.select(logits)  # (slots, 1) each
         logprob = (logit - normalizer).double()
@@ -95,6 +92,15 @@ class Greedy(SlottedStrategy):
         self.lengths += ~self.done
         self.done |= (token == self.eos) | (self.lengths >= self.max_lengths)
         return Choice(None, as_input(token, self.eos), candidates)
+
+    def live_rows(self) -> Tensor | None:
+        return (~self.done).nonzero()[:, 0] if not self.observed and bool(self.done.any()) else None
+
+    def choose_live(self, logits: Tensor, rows: Tensor) -> Choice:
+        if not self._is_plain or not uses_numba(logits):
+            return super().choose_live(logits, rows)
+        self._count_step()
+        return self._choose_cpu(logits, rows)
 
     def select(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One token for each slot, its logit, and the log-sum-exp of all.  # (slots, 1) each
@@ -137,14 +143,19 @@ class Greedy(SlottedStrategy):
         logits = apply_processors(self.processors, logits, generated)
         return apply_limits(self.limits, self.eos, logits, generated)
 
-    def _choose_cpu(self, logits: Tensor) -> Choice:
-        """The same step in one numba kernel."""
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the kernels do all that is asked for."""
+        return self.takes_argmax and not self.observed and not self.processors and not self.alternatives
+
+    def _choose_cpu(self, logits: Tensor, rows: Tensor) -> Choice:
+        """The same step in one numba kernel. Rows that are not given are done."""
         from regard.kernels.cpu.beam_step import greedy_step
 
         token = torch.empty_like(self.max_lengths)
         state = (self.tokens, self.token_logprobs, self.lengths, self.max_lengths, self.done)
         arrays = (tensor.numpy() for tensor in state)
-        greedy_step(logits.numpy(), *arrays, self.eos, *self.limits, MAX_PERIOD, token.numpy())
+        greedy_step(logits.numpy(), rows.numpy(), *arrays, self.eos, *self.limits, MAX_PERIOD, token.numpy())
         return Choice(None, as_input(token, self.eos), None)
 
     def _choose_cuda(self, logits: Tensor) -> Choice:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.decode.cuda_graphs import graph_pool_for, search_with_graphs
 from regard.decode.observer import Observer, Step
-from regard.decode.strategy import Hypothesis, SearchStrategy, SlottedStrategy, upcast
+from regard.decode.strategy import Choice, Hypothesis, SearchStrategy, SlottedStrategy, upcast
 from regard.errors import UserError
 
 MaxLength = int | Sequence[int]
@@ -40,7 +40,10 @@ _FORCED_TOKENS = 256
 
 
 class DecoderModel(Protocol[State]):
-    """Anything that can take a decoding step."""
+    """Anything that can take a decoding step.
+
+    If it has a true attribute `takes_rows`, `step` also takes the rows that are needed, and gives only their logits.
+    """
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens: # (rows, 1); returns logits # (rows, 1, vocab_size) and the state after them"""
@@ -70,9 +73,11 @@ def search(
     outputs = list(range(strategy.slots))  # the row that each slot decodes
     found: list[list[Hypothesis]] = [[] for _ in outputs]
     for number in range(1, strategy.max_steps + 1):
-        attention_hook = {} if observer is None or not observer.attention else {"attention_hook": observer.on_attention}
-        logits, state = model.step(tokens[:, None], state, **attention_hook)
-        choice = strategy.choose(logits[:, -1])
+        if observer is None or not observer.attention:
+            choice, state = take_step(model, state, tokens, strategy)
+        else:
+            logits, state = model.step(tokens[:, None], state, attention_hook=observer.on_attention)  # type: ignore[call-arg]
+            choice = strategy.choose(logits[:, -1])
         if observer is not None and choice.candidates is not None:
             observer.on_step(
                 Step(number, tuple(outputs), tokens, choice.candidates, choice.beam_indices, choice.tokens)
@@ -94,6 +99,21 @@ def search(
     for slot, output in enumerate(outputs):
         found[output] = strategy.results(slot)
     return found
+
+
+def take_step(
+    model: DecoderModel[State], state: State, tokens: Tensor, strategy: SearchStrategy
+) -> tuple[Choice, State]:
+    """One step of the model, and what the strategy chooses after it.  tokens: # (rows,)
+
+    A model that can do so computes only the rows that can still change the output.
+    """
+    rows = strategy.live_rows() if getattr(model, "takes_rows", False) else None
+    if rows is None:
+        logits, state = model.step(tokens[:, None], state)
+        return strategy.choose(logits[:, -1]), state
+    logits, state = model.step(tokens[:, None], state, rows=rows)  # type: ignore[call-arg]
+    return strategy.choose_live(logits[:, -1], rows), state
 
 
 @torch.no_grad()

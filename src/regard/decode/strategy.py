@@ -143,6 +143,15 @@ class SearchStrategy(ABC):
     def choose(self, logits: Tensor) -> Choice:
         """Choose the next tokens in every slot.  logits: # (slots · beam_size, vocab_size)"""
 
+    def live_rows(self) -> Tensor | None:
+        """The rows whose logits the next step depends on, in ascending order; None if those are all.  # (some,)"""
+        return None
+
+    def choose_live(self, logits: Tensor, rows: Tensor) -> Choice:
+        """The same as `choose`, from the logits of the live rows.  logits: # (len(rows), vocab_size)"""
+        every = logits.new_zeros(self.slots * self.beam_size, logits.shape[1])
+        return self.choose(every.index_copy_(0, rows, logits))
+
     @abstractmethod
     def finished(self) -> Tensor:
         """Which slots can no longer find a better output.  # (slots,)"""
@@ -212,6 +221,12 @@ class SlottedStrategy(SlotTensors, SearchStrategy):
     def is_full(self) -> bool:
         """Whether one more token needs more capacity."""
         return self.steps_taken == self.capacity
+
+    def _count_step(self) -> None:
+        """Make room for one more token."""
+        if self.is_full:
+            self.grow()
+        self.steps_taken += 1
 
     def grow(self) -> None:
         """Double the capacity."""

@@ -48,6 +48,8 @@ def is_compiled() -> bool:
 class CpuDecoder(Generic[AnyAutoregressive]):
     """Decodes with packed weights, in float32 or int8."""
 
+    takes_rows = True
+
     def __init__(self, model: AnyAutoregressive, precision: Precision = "float32") -> None:
         reason = cpu_decoder_unsupported_reason(model)
         if reason is not None:
@@ -78,11 +80,16 @@ class CpuDecoder(Generic[AnyAutoregressive]):
         return self._convert(cache), first
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, cache: CpuKVCache) -> tuple[Tensor, CpuKVCache]:
-        """Logits for the token after each new one.  tokens: # (rows, 1); gives (rows, 1, vocab_size)"""
+    def step(self, tokens: Tensor, cache: CpuKVCache, rows: Tensor | None = None) -> tuple[Tensor, CpuKVCache]:
+        """Logits for the token after each new one.  tokens: # (rows, 1); gives (rows, 1, vocab_size)
+
+        With `rows`, only those are computed, and only their logits are given.  # (some,)
+        """
         cache.advance()
         positions = self.embedding.positions(cache.extent, cache.capacity)
-        logits = self.decode_step(tokens[:, 0], cache, self.embedding, positions)
+        tokens = tokens[:, 0] if rows is None else tokens[rows, 0]
+        rows = torch.arange(cache.rows) if rows is None else rows
+        logits = self.decode_step(tokens, rows, cache, self.embedding, positions)
         cache.lengths += 1
         return logits[:, None], cache
 

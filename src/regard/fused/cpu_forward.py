@@ -150,14 +150,17 @@ class FusedStep:
         self.weights = (qkv, self_out, query, cross_out, up, down, pack_layers([lm_head], precision))
         self.attention, self.norms = _attention_args(layers), _norm_args(layers, final_norm)
 
-    def __call__(self, tokens: Tensor, cache: CpuKVCache, embedding: Embedding, positions: Positions) -> Tensor:
-        """Logits for the token after each new one.  tokens: # (rows,); gives (rows, vocab_size)"""
-        workspace = cache.workspace(self.sizes)
-        logits = torch.empty(cache.rows, self.vocab_size)
+    def __call__(
+        self, tokens: Tensor, rows: Tensor, cache: CpuKVCache, embedding: Embedding, positions: Positions
+    ) -> Tensor:
+        """Logits for the token after the new one of some rows.  tokens, rows: # (some,); gives (some, vocab_size)"""
+        workspace = cache.workspace(self.sizes, len(rows))
+        logits = torch.empty(len(rows), self.vocab_size)
         cross_keys, cross_values = cache.cross_kv.numpy()
         self.decoder_step(
             tokens.numpy(),
-            cache.lengths.numpy(),
+            cache.lengths[rows].numpy(),
+            rows.numpy(),
             embedding.table,
             *positions,
             embedding.scale,
@@ -167,6 +170,7 @@ class FusedStep:
             cross_keys,
             cross_values,
             cache.source_lengths.numpy(),
+            cache.rows // cache.sources,
             *self.attention,
             *self.norms,
             self.weights,
@@ -202,10 +206,12 @@ class UnfusedStep:
         self.layers = [_UnfusedLayer(layer, linear) for layer in layers]
         self.lm_head = linear(lm_head)
 
-    def __call__(self, tokens: Tensor, cache: CpuKVCache, embedding: Embedding, positions: Positions) -> Tensor:
-        """Logits for the token after each new one.  tokens: # (rows,); gives (rows, vocab_size)"""
-        workspace, (heads, scale) = cache.workspace(self.sizes), self.attention
-        lengths, beam_indices = cache.lengths.numpy(), cache.beam_indices.numpy()
+    def __call__(
+        self, tokens: Tensor, rows: Tensor, cache: CpuKVCache, embedding: Embedding, positions: Positions
+    ) -> Tensor:
+        """Logits for the token after the new one of some rows.  tokens, rows: # (some,); gives (some, vocab_size)"""
+        workspace, (heads, scale) = cache.workspace(self.sizes, len(rows)), self.attention
+        lengths, beam_indices = cache.lengths[rows].numpy(), cache.beam_indices.numpy()
         keys, values, cross_kv = cache.keys.numpy(), cache.values.numpy(), cache.cross_kv.numpy()
         self.embedding_kernels.embed(
             tokens.numpy(), lengths, embedding.table, positions.encodings, embedding.scale, workspace.x_array
@@ -217,15 +223,15 @@ class UnfusedStep:
             if len(positions.rotary):
                 self.embedding_kernels.apply_rotary(qkv, lengths, positions.rotary, x.shape[1])
             self.attention_kernels.self_attention_decode(
-                qkv, keys[number], values[number], beam_indices, lengths, heads, scale, workspace.scores,
-                workspace.attended_array,
+                qkv, keys[number], values[number], beam_indices, rows.numpy(), lengths, heads, scale,
+                workspace.scores, workspace.attended_array,
             )  # fmt: skip
             x = self._after(layer.self_out(workspace.attended, x), layer.norms[0])
             if layer.query is not None and layer.cross_out is not None:
                 query = layer.query(self._before(x, layer.norms[1], workspace)).numpy()
                 self.attention_kernels.cross_attention_decode(
-                    query, cross_kv[0, number], cross_kv[1, number], cache.source_lengths.numpy(), heads, scale,
-                    workspace.scores, workspace.attended_array,
+                    query, cross_kv[0, number], cross_kv[1, number], rows.numpy(), cache.rows // cache.sources,
+                    cache.source_lengths.numpy(), heads, scale, workspace.scores, workspace.attended_array,
                 )  # fmt: skip
                 x = self._after(layer.cross_out(workspace.attended, x), layer.norms[1])
             x = layer.down(layer.hidden(self._before(x, layer.norms[-1], workspace)), x)

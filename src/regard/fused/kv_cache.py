@@ -6,11 +6,13 @@ index, replaced and cleared in place as long as there is room; only growing make
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention import KVCache
@@ -204,14 +206,28 @@ class LayerSizes:
 class Workspace:
     """Tensors that a decode step writes its intermediate results to, reused by the next step."""
 
-    def __init__(self, rows: int, sizes: LayerSizes, positions: int) -> None:
-        self.x, self.normed, self.query, self.attended = (torch.zeros(rows, sizes.width) for _ in range(4))
-        self.qkv, self.hidden = torch.zeros(rows, sizes.qkv), torch.zeros(rows, sizes.hidden)
-        tensors = (self.x, self.normed, self.query, self.attended, self.qkv, self.hidden)
+    def __init__(self, tensors: Sequence[Tensor], scores: NDArray[np.float32]) -> None:
+        """tensors: # (rows, width) four times, (rows, query + key + value), (rows, hidden)
+        scores: # (heads, positions)
+        """
+        self.tensors, self.scores = tensors, scores
+        self.x, self.normed, self.query, self.attended, self.qkv, self.hidden = tensors
         self.arrays = tuple(tensor.numpy() for tensor in tensors)
         self.x_array, self.normed_array, _, self.attended_array, *_ = self.arrays
-        self.scores = np.zeros((sizes.heads, positions), np.float32)
-        self.shape = (rows, positions)
+
+    @classmethod
+    def allocate(cls, rows: int, sizes: LayerSizes, positions: int) -> Self:
+        widths = (*[sizes.width] * 4, sizes.qkv, sizes.hidden)
+        return cls([torch.zeros(rows, width) for width in widths], np.zeros((sizes.heads, positions), np.float32))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and positions."""
+        return len(self.x), self.scores.shape[1]
+
+    def first(self, rows: int) -> Workspace:
+        """The part for so many rows."""
+        return self if rows == len(self.x) else Workspace([tensor[:rows] for tensor in self.tensors], self.scores)
 
 
 class CpuKVCache(BeamKVCache):
@@ -223,11 +239,12 @@ class CpuKVCache(BeamKVCache):
         """Nothing reads what has not been written, and most of it never is: outputs end before their maximum length."""
         return like.new_empty(shape)
 
-    def workspace(self, sizes: LayerSizes) -> Workspace:
+    def workspace(self, sizes: LayerSizes, rows: int) -> Workspace:
+        """Room for a step of so many rows."""
         positions = max(self.capacity, self.cross_kv.shape[3])
         if self._workspace is None or self._workspace.shape != (self.rows, positions):
-            self._workspace = Workspace(self.rows, sizes, positions)
-        return self._workspace
+            self._workspace = Workspace.allocate(self.rows, sizes, positions)
+        return self._workspace.first(rows)
 
     def advance(self) -> None:
         self.tighten()  # which costs nothing here, and saves work where long rows were replaced

@@ -34,6 +34,38 @@ class RandomModel:
         return torch.stack(rows)[:, None], state
 
 
+class LiveRowsModel:
+    """The same model, which gives the logits of the rows that are needed only."""
+
+    takes_rows = True
+
+    def __init__(self, model: RandomModel) -> None:
+        self.model, self.computed = model, []
+
+    def step(
+        self, tokens: torch.Tensor, state: TensorState, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, TensorState]:
+        logits, state = self.model.step(tokens, state)
+        self.computed.append(1.0 if rows is None else len(rows) / len(tokens))
+        return logits if rows is None else logits[rows], state
+
+
+@pytest.mark.parametrize("size", [1030, 40])  # 40 is too small for the compiled steps
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_rows_that_cannot_change_the_output_are_not_computed(beam_size: int, size: int) -> None:
+    found = []
+    for seed in range(6):
+        every = RandomModel(seed, size)
+        some = LiveRowsModel(every)
+        for model in (every, some):
+            strategy = BeamSearch([20] * 6, EOS, beam_size) if beam_size > 1 else Greedy([20] * 6, EOS)
+            strategy.nbest = 1
+            found.append(search(model, TensorState(torch.arange(6)), torch.ones(6, dtype=torch.long), strategy))
+        assert found[-1] == found[-2]
+        assert some.computed[0] == 1 / beam_size
+    assert size == 40 or min(some.computed[1:]) < 1
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("beam_size", "nbest"), [(2, None), (5, None), (5, 1)])
 def test_compiled_beam_step_equals_pytorch(seed: int, beam_size: int, nbest: int | None) -> None:

@@ -14,6 +14,7 @@ from regard.kernels.cpu.topk import LANES, logsumexp, topk_logsumexp
 @jit
 def greedy_step(
     logits: Any,
+    rows: Any,
     tokens: Any,
     logprobs: Any,
     lengths: Any,
@@ -25,17 +26,18 @@ def greedy_step(
     max_period: Any,
     next_tokens: Any,
 ) -> None:
-    """One step of greedy search: the likeliest token is appended to each row, unless the row is done.
+    """One step of greedy search: the likeliest token is appended to some rows, unless they are done.
 
-    logits: # (rows, vocab_size); tokens, logprobs: # (rows, capacity), int64 and float64; the others # (rows,)
+    logits: # (some, vocab_size); rows: # (some,), int64: all others are done
+    tokens, logprobs: # (all rows, capacity), int64 and float64; the others # (all rows,)
     min_length, max_repeats, max_period: limits of every output, see `decode.strategy.OutputLimits`
     """
     lane_maxima = np.empty(LANES, np.float32)
-    for row in range(logits.shape[0]):
-        next_tokens[row] = eos
+    next_tokens[:] = eos
+    for number in range(logits.shape[0]):
+        row, scores = rows[number], logits[number]
         if done[row]:
             continue
-        scores = logits[row]
         total = logsumexp(scores, lane_maxima)
         maximum = lane_maxima[0]
         for lane in range(LANES):
@@ -64,6 +66,7 @@ def greedy_step(
 @jit_strict
 def beam_step(
     logits: Any,
+    rows: Any,
     totals: Any,
     tokens: Any,
     logprobs: Any,
@@ -88,21 +91,24 @@ def beam_step(
 ) -> None:
     """One step of beam search in every slot, as `decode.beam.BeamSearch` describes it; the arguments are updated.
 
+    logits: # (some, vocab_size); rows: # (some,), int64: all others have no live hypothesis
     totals: # (slots, beam_size), log-probabilities of the live hypotheses; tokens, logprobs: # (slots, beam_size,
     capacity) finished_…: the same of the finished hypotheses, best first; finished_scores: # (slots, beam_size),
     length-normalized finished_lengths, ended: # (slots, beam_size); lengths, max_lengths, max_penalty, done: # (slots,)
     penalties: # (capacity + 2,), the divisor for each length; max_penalty: the largest one a slot can reach
     beam_indices, next_tokens: # (slots · beam_size,), the rows that hypotheses continue, and their tokens
     min_length, max_repeats, max_period: limits of every output, see `decode.strategy.OutputLimits`
-    nbest: how many finished hypotheses are asked for: a slot is done when no live one can become one of them
+    nbest: how many finished hypotheses are asked for: a live one that cannot become one of them is dropped, and a slot
+    without live ones is done
     """
     slots, beam_size = totals.shape
     capacity = tokens.shape[2]
     row_tokens = tokens.reshape(slots * beam_size, capacity)
     # A limit excludes at most one token that could have ranked among the 2 · beam_size best.
     k = min(2 * beam_size + (max_repeats > 0), logits.shape[1])
-    top_values, top_tokens = np.empty((slots * beam_size, k), np.float32), np.zeros((slots * beam_size, k), np.int64)
-    logsumexps = np.empty(slots * beam_size, np.float32)
+    top_values, top_tokens = np.empty((len(rows), k), np.float32), np.zeros((len(rows), k), np.int64)
+    logsumexps, numbers = np.empty(len(rows), np.float32), np.zeros(slots * beam_size, np.int64)
+    numbers[rows] = np.arange(len(rows))
     topk_logsumexp(logits, top_values, top_tokens, logsumexps)
     # The 2 · beam_size best candidates of a slot, best first.
     best_totals, best_beams, best_tokens = (
@@ -122,10 +128,11 @@ def beam_step(
             row = slot * beam_size + beam
             early_eos = eos if length < min_length else -1
             repeated = _repeated_token(row_tokens, row, length, max_repeats, max_period) if max_repeats > 0 else -1
-            for number in range(k):
-                if top_tokens[row, number] in (early_eos, repeated):
+            number = numbers[row]
+            for i in range(k):
+                if top_tokens[number, i] in (early_eos, repeated):
                     continue
-                logprob = np.float64(top_values[row, number] - logsumexps[row])
+                logprob = np.float64(top_values[number, i] - logsumexps[number])
                 total = totals[slot, beam] + logprob
                 if not total > best_totals[2 * beam_size - 1]:
                     break  # a row's candidates come best first
@@ -139,7 +146,7 @@ def beam_step(
                     )
                     rank -= 1
                 best_totals[rank], best_beams[rank] = total, beam
-                best_tokens[rank], best_logprobs[rank] = top_tokens[row, number], logprob
+                best_tokens[rank], best_logprobs[rank] = top_tokens[number, i], logprob
         live = 0
         for candidate in range(2 * beam_size):
             if best_totals[candidate] == -np.inf:
@@ -203,11 +210,13 @@ def beam_step(
                         logprobs[slot, beam, :length],
                     )
             totals[slot, :] = -np.inf
-        best_live = totals[slot, 0]
+        # What takes the place of a hypothesis that is dropped here is less probable, so it would be dropped as well.
+        largest = max(max_penalty[slot], penalties[min(length + 1, capacity + 1)])
+        done[slot] = True
         for beam in range(beam_size):
-            best_live = max(best_live, totals[slot, beam])
-        bound = best_live / max(max_penalty[slot], penalties[min(length + 1, capacity + 1)])
-        done[slot] = best_live == -np.inf or finished_scores[slot, nbest - 1] >= bound
+            if finished_scores[slot, nbest - 1] >= totals[slot, beam] / largest:
+                totals[slot, beam] = -np.inf
+            done[slot] = done[slot] and totals[slot, beam] == -np.inf
 
 
 @jit_strict

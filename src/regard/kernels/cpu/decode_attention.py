@@ -12,31 +12,41 @@ from regard.kernels.cpu.vector_math import add_weighted, dot, softmax
 
 @jit
 def self_attention_decode(
-    qkv: Any, keys: Any, values: Any, beam_indices: Any, lengths: Any, heads: Any, scale: Any, scores: Any, out: Any
+    qkv: Any,
+    keys: Any,
+    values: Any,
+    beam_indices: Any,
+    rows: Any,
+    lengths: Any,
+    heads: Any,
+    scale: Any,
+    scores: Any,
+    out: Any,
 ) -> None:
-    """Each row's new token attends to the tokens before it and to itself.
+    """The new token of some rows of the cache attends to the tokens before it and to itself.
 
-    qkv: # (rows, query + key + value width), of the new tokens; keys and values are written to the cache
-    keys, values: # (positions, rows, kv_heads · head_dim)
-    beam_indices: # (positions, rows), int64: the row that wrote the token at this position of this row's hypothesis
-    scores: # (heads, positions), workspace; out: # (rows, width)
+    rows, lengths: # (some,), int64: the rows, and how many tokens are before
+    qkv: # (some, query + key + value width), of the new tokens; keys and values are written to the cache
+    keys, values: # (positions, cache rows, kv_heads · head_dim)
+    beam_indices: # (positions, cache rows), int64: the row that wrote the token at this position of a row's hypothesis
+    scores: # (heads, positions), workspace; out: # (some, width)
     """
     width, kv_width = out.shape[1], keys.shape[2]
     head_dim = width // heads
     group = width // kv_width  # query heads that share a key head
-    for row in range(out.shape[0]):
-        position = lengths[row]
+    for number in range(out.shape[0]):
+        row, position = rows[number], lengths[number]
         for i in range(kv_width):
-            keys[position, row, i] = qkv[row, width + i]
-            values[position, row, i] = qkv[row, width + kv_width + i]
+            keys[position, row, i] = qkv[number, width + i]
+            values[position, row, i] = qkv[number, width + kv_width + i]
         beam_indices[position, row] = row
-    for row in range(out.shape[0]):
-        count = lengths[row] + 1
+    for number in range(out.shape[0]):
+        row, count = rows[number], lengths[number] + 1
         for j in range(count):
             key = keys[j, beam_indices[j, row]]
             for head in range(heads):
                 first = head // group * head_dim
-                query = qkv[row, head * head_dim : head * head_dim + head_dim]
+                query = qkv[number, head * head_dim : head * head_dim + head_dim]
                 scores[head, j] = scale * dot(query, key[first : first + head_dim])
         for head in range(heads):
             softmax(scores[head], count)
@@ -44,28 +54,37 @@ def self_attention_decode(
             value = values[j, beam_indices[j, row]]
             for head in range(heads):
                 first = head // group * head_dim
-                head_out = out[row, head * head_dim : head * head_dim + head_dim]
+                head_out = out[number, head * head_dim : head * head_dim + head_dim]
                 add_weighted(scores[head, j], value[first : first + head_dim], head_out, j == 0)
 
 
 @jit
 def cross_attention_decode(
-    query: Any, keys: Any, values: Any, lengths: Any, heads: Any, scale: Any, scores: Any, out: Any
+    query: Any,
+    keys: Any,
+    values: Any,
+    rows: Any,
+    rows_per_source: Any,
+    lengths: Any,
+    heads: Any,
+    scale: Any,
+    scores: Any,
+    out: Any,
 ) -> None:
-    """Each row attends to its source; the rows of one source are adjacent.
+    """Some rows of the cache attend to their sources; the rows of one source are adjacent.
 
-    query, out: # (rows, width); keys, values: # (sources, positions, kv_heads · head_dim); lengths: # (sources,)
-    scores: # (heads, positions), workspace
+    query, out: # (some, width); keys, values: # (sources, positions, kv_heads · head_dim); rows: # (some,), int64
+    lengths: # (sources,); scores: # (heads, positions), workspace
     """
     width, kv_width = out.shape[1], keys.shape[2]
     head_dim = width // heads
-    group, rows_per_source = width // kv_width, out.shape[0] // keys.shape[0]
-    for row in range(out.shape[0]):
-        source = row // rows_per_source
+    group = width // kv_width
+    for number in range(out.shape[0]):
+        source = rows[number] // rows_per_source
         count = lengths[source]
         for head in range(heads):
-            head_query = query[row, head * head_dim : head * head_dim + head_dim]
-            head_out = out[row, head * head_dim : head * head_dim + head_dim]
+            head_query = query[number, head * head_dim : head * head_dim + head_dim]
+            head_out = out[number, head * head_dim : head * head_dim + head_dim]
             first = head // group * head_dim
             for j in range(count):
                 scores[head, j] = scale * dot(head_query, keys[source, j, first : first + head_dim])

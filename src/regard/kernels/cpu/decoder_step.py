@@ -17,6 +17,7 @@ from regard.kernels.cpu.packed_gemm import packed_linear
 def decoder_step(
     tokens: Any,
     lengths: Any,
+    rows: Any,
     table: Any,
     encodings: Any,
     rotary: Any,
@@ -27,6 +28,7 @@ def decoder_step(
     cross_keys: Any,
     cross_values: Any,
     source_lengths: Any,
+    rows_per_source: Any,
     heads: Any,
     scale: Any,
     pre_norm: Any,
@@ -39,19 +41,20 @@ def decoder_step(
     scores: Any,
     logits: Any,
 ) -> None:
-    """Logits for the token after each row's new token, whose key and value are added to the cache.
+    """Logits for the token after the new token of some rows of the cache, to which its key and value are added.
 
-    tokens, lengths: # (rows,), int64; table: # (vocab_size, width); encodings: # (positions, width), or none
+    rows: # (some,), int64; tokens, lengths: # (some,), int64, their new tokens, and how many are before
+    table: # (vocab_size, width); encodings: # (positions, width), or none
     rotary: # (positions, 2, head_dim / 2), cosine and sine of rotary positions, or none
-    keys, values: # (layers, positions, rows, kv width); beam_indices: # (positions, rows), int64
+    keys, values: # (layers, positions, cache rows, kv width); beam_indices: # (positions, cache rows), int64
     cross_keys, cross_values: # (layers, sources, positions, kv width), no layers without cross-attention
     pre_norm: whether norms come before their sublayer or after the residual sum
     centered: whether they are layer normalization or RMSNorm
     norms: # (layers, 3, 2, width), weight and bias of each sublayer's norm
     final_norm: # (2, width), weight and bias of the norm after the last layer, or (0, width)
     weights: of qkv, self-attention output, query, cross-attention output, up, down and output projections, packed
-    workspace: # (rows, width) four times, (rows, query + key + value), (rows, hidden); scores: # (heads, positions)
-    logits: # (rows, vocab_size), the output
+    workspace: # (some, width) four times, (some, query + key + value), (some, hidden); scores: # (heads, positions)
+    logits: # (some, vocab_size), the output
     """
     x, normed, query, attended, qkv, hidden = workspace
     w_qkv, w_self_out, w_query, w_cross_out, w_up, w_down, w_logits = weights
@@ -70,13 +73,22 @@ def decoder_step(
                 if rotary.shape[0]:
                     apply_rotary(qkv, lengths, rotary, x.shape[1])
                 self_attention_decode(
-                    qkv, keys[layer], values[layer], beam_indices, lengths, heads, scale, scores, attended
+                    qkv, keys[layer], values[layer], beam_indices, rows, lengths, heads, scale, scores, attended
                 )
                 packed_linear(attended, w_self_out, layer, x, True, False)
             elif sublayer == 1:
                 packed_linear(inputs, w_query, layer, query, False, False)
                 cross_attention_decode(
-                    query, cross_keys[layer], cross_values[layer], source_lengths, heads, scale, scores, attended
+                    query,
+                    cross_keys[layer],
+                    cross_values[layer],
+                    rows,
+                    rows_per_source,
+                    source_lengths,
+                    heads,
+                    scale,
+                    scores,
+                    attended,
                 )
                 packed_linear(attended, w_cross_out, layer, x, True, False)
             else:

@@ -8,6 +8,7 @@ nothing has arrived on it.
 
 import asyncio
 import contextlib
+import gc
 import selectors
 import signal
 import socket
@@ -51,6 +52,8 @@ def run_service(
     """
     raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # models and libraries: looking through them again would stop all threads for a fifth of a second
     server = ServiceServer(service_config(app, service.limits), service, grace, on_ready, shared)
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=service.models.reload, daemon=True).start())
