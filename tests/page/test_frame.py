@@ -78,7 +78,7 @@ def test_keyboard_reaches_everything(page: Page) -> None:
     assert any(name.startswith("line-token") for name in reached)
     page.keyboard.press("ArrowRight")  # into the first cell
     page.keyboard.press("ArrowDown")
-    assert "“far”" in page.inner_text(".cell-value")
+    assert "The step “Kedi → far” attends to “The”" in page.inner_text(".cell-value")
     page.keyboard.press("Enter")
     assert "token=1" in page.url
     page.focus("button.select-head[tabindex='0']")

@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
+from regard.look.schema import Token
 from regard.look.trace import Trace
 from regard.serve.inspector.app import AppState
 from tests.look.support import request, sample_image, task_models
@@ -58,9 +60,23 @@ def test_output_and_attention_are_the_models(browser: Browser, server: ServerUrl
         page.click("nav.views >> text=Attention heads")
         heads = read(page, "heads")
         weights = trace.attention(heads["attention_type"], heads["layer"], heads["head"]).float()
-        rows = weights[: len(heads["matrix"]["rows"])]
-        assert rows.shape[0] >= weights.shape[0] - 1 > 0
-        torch.testing.assert_close(torch.tensor(heads["matrix"]["values"]).view(rows.shape), rows, atol=1e-3, rtol=0)
+        assert heads["matrix"]["rows"] == row_labels(trace, heads["attention_type"])
+        values = torch.tensor(heads["matrix"]["values"]).view(weights.shape)
+        torch.testing.assert_close(values, weights, atol=1e-3, rtol=0)
+
+
+def row_labels(trace: Trace, attention_type: str) -> list[str]:
+    """An encoder's tokens; a decoder's steps, by what is read and written. A prompt is only read."""
+    header = trace.header
+    target = [label(token) for token in header.target]
+    first = len(target) - len(header.generated)
+    if attention_type == "encoder":
+        return [label(token) for token in header.source]
+    return [*target[: first - 1], *(f"{read} → {written}" for read, written in pairwise([*target[first - 1 :], "…"]))]
+
+
+def label(token: Token) -> str:
+    return token.piece if token.special else token.text.strip() or ("␣" if token.text else token.piece)
 
 
 def test_click_pins_a_patch(browser: Browser, server: ServerUrl) -> None:

@@ -415,6 +415,12 @@ export interface State {
   model: string;
   text: string;
   trace: string;
+  /**
+   * What made the trace besides the text, to run it again if the server has lost it: JSON with fields of its `RunRequest`
+   * (heads as "attention_type.layer.head.ablation"), and `model`, its name, if the server does not have it. "" for a plain
+   * run with the decoding settings below.
+   */
+  run: string;
   attention_type: AttentionType;
   layer: number;
   head: number;
@@ -516,9 +522,10 @@ export interface Running {
 
 /** The formats in which a view can be saved. */
 export interface Exports {
-  svg?: () => SVGSVGElement | string;
-  canvas?: () => HTMLCanvasElement;
+  svg?: () => SVGSVGElement;
   csv?: () => { name: string; rows: (string | number)[][] };
+  /** What the files say of the run that they show; by default what the current trace was made with. */
+  caption?: () => string;
 }
 
 export interface Mounted {

@@ -8,7 +8,8 @@ import { headColor } from "./page/color.js";
 import { h, setChildren } from "./page/dom.js";
 import { createFrame } from "./page/frame.js";
 import { createMessages, errorMessage } from "./page/messages.js";
-import { createRunner, decodingSettings } from "./page/runner.js";
+import { modelOfFile, requestFromAddress, runToAddress } from "./page/run_conditions.js";
+import { createRunner } from "./page/runner.js";
 import { createStore } from "./page/store.js";
 import { applyTheme, onSystemThemeChange, savedTheme } from "./page/theme.js";
 import { hideTooltip } from "./page/tooltip.js";
@@ -16,6 +17,8 @@ import { EMBEDDED_TRACE, embeddedSource, readEmbedded } from "./source/embedded.
 import { liveSource, responseError } from "./source/live.js";
 import { sharpestHead } from "./views/heads/selection.js";
 import { VIEWS } from "./views/index.js";
+
+const LOST_IMAGE = "That run no longer exists, and an address cannot hold its image. Choose the image again.";
 
 const store = createStore();
 if (store.get().theme === "auto") store.set({ theme: savedTheme() });
@@ -63,6 +66,8 @@ const frame = createFrame({
   notify: messages.notify,
   selectModel: (id) => store.set({ ...resetForModel(id), model: id }),
   openFile,
+  run: (request) => void run(request),
+  canRun,
 });
 
 store.subscribe((state, before) => {
@@ -120,16 +125,18 @@ async function loadTrace() {
       return;
     } catch (error) {
       if (load !== latestLoad) return;
+      if (source.live && model.input === "image") return notifyError(new Error(LOST_IMAGE));
       if (!source.live || state.text === "") return notifyError(error);
-      messages.notify("That trace no longer exists, so the text is run again.");
+      if (modelOfFile(state) !== "") return notifyError(new Error(lostFile(modelOfFile(state))));
+      messages.notify("That trace no longer exists, so its run is repeated.");
     }
   }
-  const text = state.text || model.example;
-  if (text === "" || model.input === "image") {
+  const request = requestFromAddress(store.get(), model);
+  if (request.text === "" || model.input === "image") {
     trace = null;
     return draw();
   }
-  await run({ text, decoding: decodingSettings(store.get(), model) });
+  await run(request);
 }
 
 /** @param {RunRequest} request */
@@ -186,7 +193,7 @@ function resetForModel(id) {
   const defaults = { beam_size: 0, max_new_tokens: 0, temperature: 0, top_k: 0, top_p: 0, seed: 0 };
   const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
   const choice = { position: -1, contrast: "" };
-  return { ...defaults, method, trace: "", text: "", ...selection, ...choice };
+  return { ...defaults, method, trace: "", text: "", run: "", ...selection, ...choice };
 }
 
 /** @param {File} chosen */
@@ -210,6 +217,10 @@ function draw() {
   const view = available.find((each) => each.name === state.view) ?? available[0];
   if (view === undefined) return;
   if (view.name !== state.view && model !== null) return store.set({ view: view.name });
+  if (source.live && trace !== null && trace.id === state.trace) {
+    const made = runToAddress(trace, state, models);
+    if (made !== state.run) return store.set({ run: made });
+  }
   if (current?.view !== view) {
     hideTooltip();
     current?.mounted.destroy();
@@ -244,14 +255,31 @@ function showErrors(element, act) {
 }
 
 /**
- * The server became reachable or unreachable. A restarted server has lost its traces; then the text is run again.
+ * The server became reachable or unreachable. A restarted server has lost its traces; then the run is repeated.
  * @param {boolean} reachable
  */
 function onServerReachable(reachable) {
   messages.setServerReachable(reachable);
   if (!reachable) return;
   if (models.length === 0) void start();
-  else if (trace !== null) source.trace(trace.id).catch(() => store.set({ trace: "" }));
+  else if (trace !== null) source.trace(trace.id).catch(runAgain);
+}
+
+/** Repeat the run of the shown trace, which the server has lost. The page still has all of its request, even an image. */
+function runAgain() {
+  if (trace === null) return;
+  if (canRun(trace)) return void run(trace.request);
+  notifyError(new Error(lostFile(trace.model.name)));
+}
+
+/** Whether the selected model is the one that made a trace. @param {Trace} made */
+function canRun({ model }) {
+  return source.live && model.id === store.get().model && models.some(({ id }) => id === model.id);
+}
+
+/** @param {string} model */
+function lostFile(model) {
+  return `This run of ${model} came from a file, and the server no longer has it. Open the file again.`;
 }
 
 /** @param {string} message */

@@ -130,6 +130,15 @@ def test_removed_tokens_leave_the_others_unchanged() -> None:
     assert detokenizer.encode_pieces(pieces[2:], ids) == ids[2:]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_edited_tokens_keep_their_ids_when_a_trace_is_repeated(kind: str) -> None:
+    """The letters of a text, one by one: the text by itself is tokenized into fewer tokens, or others."""
+    detokenizer = make(kind)
+    ids = [token for letter in "thecat" for token in detokenizer.tokenizer.encode(letter)[-1:]]
+    pieces = [detokenizer.piece(token) for token in ids]
+    assert detokenizer.edited_ids(pieces, detokenizer.tokenizer.encode(detokenizer.text(ids))) == ids
+
+
 def test_tree_symbols_are_displayed_as_they_are() -> None:
     symbols = TreeVocabulary(("<pad>", "<bos>", "<eos>", "(S", "(NP", ")", "DT", "NN"))
     tokens = TreeDetokenizer(symbols).tokens([1, 3, 6, 5, 2])

@@ -2,10 +2,12 @@
  * The frame around a view: navigation, model and theme selection, the save menu, and messages.
  */
 
-/** @import { ModelSummary, Mounted, State, Store, Trace, View } from "../contract" */
+/** @import { ModelSummary, Mounted, RunRequest, State, Store, Trace, View } from "../contract" */
 
 import { h, s, setChildren } from "./dom.js";
 import { errorMessage } from "./messages.js";
+import { describeRun, fileSuffix } from "./run_conditions.js";
+import { runNotice } from "./run_notice.js";
 import { saveCsv, saveFromServer, savePng, saveSvg } from "./save.js";
 import { stateToHash } from "./store.js";
 
@@ -21,6 +23,8 @@ import { stateToHash } from "./store.js";
  * @property {(message: string, kind?: "note" | "error") => void} notify
  * @property {(model: string) => void} selectModel
  * @property {(file: File) => void} openFile
+ * @property {(request: RunRequest) => void} run
+ * @property {(trace: Trace) => boolean} canRun
  */
 
 /** @param {FrameOptions} options */
@@ -34,6 +38,7 @@ export function createFrame(options) {
     h("option", { value: "light" }, "Light"),
     h("option", { value: "dark" }, "Dark"),
   );
+  const notice = runNotice(options.run);
   const traceSummary = h("p", { class: "trace-summary" });
   const tabs = options.views.map((view) => {
     const link = h("a", { "data-name": view.name }, view.title);
@@ -74,6 +79,7 @@ export function createFrame(options) {
       ),
     ),
     options.banner,
+    notice.element,
     h("main", { id: "main" }, title, viewContainer),
     options.messages,
   );
@@ -107,6 +113,7 @@ export function createFrame(options) {
         else link.removeAttribute("aria-current");
       }
       setChildren(traceSummary, ...summarize(trace));
+      notice.update(trace, trace !== null && options.canRun(trace));
       saveMenu.refresh();
     },
   };
@@ -147,7 +154,10 @@ function createSaveMenu(options) {
     return { button, isEnabled };
   };
   const exports = () => options.mounted()?.exports ?? {};
-  const fileName = () => `regard-${options.store.get().view}`;
+  /** What a view's files say of its run, and what their names say. */
+  const caption = () => exports().caption?.() ?? describeRun(options.trace());
+  const suffix = () => (caption() === "" ? "" : fileSuffix(options.trace()));
+  const fileName = () => `regard-${options.store.get().view}${suffix()}`;
   const hasTrace = () => options.live && options.trace() !== null;
   /** @param {string} resource */
   const path = (resource) => `api/traces/${encodeURIComponent(options.trace()?.id ?? "")}/${resource}`;
@@ -155,24 +165,27 @@ function createSaveMenu(options) {
   const items = [
     createItem(
       "This view as PNG",
-      () => Boolean(exports().canvas ?? exports().svg),
-      () => savePng(fileName(), exports()),
+      () => exports().svg !== undefined,
+      () => savePng(fileName(), exports(), caption()),
     ),
     createItem(
       "This view as SVG",
       () => exports().svg !== undefined,
-      () => exports().svg && saveSvg(fileName(), /** @type {() => string} */ (exports().svg)),
+      () => {
+        const { svg } = exports();
+        if (svg !== undefined) saveSvg(fileName(), svg, caption());
+      },
     ),
     createItem(
       "This view’s data as CSV",
       () => exports().csv !== undefined,
       () => {
         const table = exports().csv?.();
-        if (table !== undefined) saveCsv(table);
+        if (table !== undefined) saveCsv({ ...table, name: `${table.name}${suffix()}` }, caption());
       },
     ),
-    createItem("The page as a standalone HTML file", hasTrace, () => saveFromServer(path("page.html"), "regard.html")),
-    createItem("The trace as a file", hasTrace, () => saveFromServer(path("file"), "trace.safetensors")),
+    createItem("The page as a standalone HTML file", hasTrace, () => saveFromServer(path("page.html"), `regard${fileSuffix(options.trace())}.html`)),
+    createItem("The trace as a file", hasTrace, () => saveFromServer(path("file"), `trace${fileSuffix(options.trace())}.safetensors`)),
   ];
   const fileInput = h("input", {
     type: "file",

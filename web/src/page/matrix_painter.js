@@ -7,7 +7,8 @@
 /** @import { TokenGroup } from "./tokens.js" */
 
 import { colorRamp, currentTheme, hexToRgb, rampIndex } from "./color.js";
-import { cssVariable, s } from "./dom.js";
+import { cssVariable, h, s } from "./dom.js";
+import { fitLabel } from "./tokens.js";
 
 /**
  * @typedef {object} MatrixView what to paint
@@ -32,7 +33,10 @@ import { cssVariable, s } from "./dom.js";
 
 /** Labels need this much room. */
 const LABEL_SPACING = 13;
-const MAX_LABEL_WIDTH = 118;
+/** The width of a label at most; that of a row, which may be a step with two tokens, and the part of the matrix that it may take. */
+const [MAX_LABEL_WIDTH, MAX_ROW_LABEL_WIDTH, MAX_ROW_LABEL_SHARE] = [118, 190, 0.36];
+/** Between the labels of rows and the edges. */
+const ROW_LABEL_PADDING = 14;
 const COLUMN_LABEL_ANGLE = -50 * (Math.PI / 180);
 
 /**
@@ -63,19 +67,21 @@ export function paintPixels(canvas, { matrix, maxWeight, isMasked }) {
  * The room that the labels of rows and columns need.
  * @param {CanvasRenderingContext2D} context
  * @param {MatrixView} view
+ * @param {number} width of the visible part
  * @returns {Viewport["margin"]}
  */
-export function labelMargins(context, view) {
-  context.font = `13px ${cssVariable("--font")}`;
-  /** @param {TokenGroup[]} groups */
-  const maxWidth = (groups) => {
-    let width = 0;
-    for (const group of groups) width = Math.max(width, context.measureText(group.label).width);
-    return Math.min(MAX_LABEL_WIDTH, width);
+export function labelMargins(context, view, width) {
+  context.font = `700 13px ${cssVariable("--font")}`; // as that of the cursor
+  /** @param {TokenGroup[]} groups @param {number} limit */
+  const maxWidth = (groups, limit) => {
+    let largest = 0;
+    for (const group of groups) largest = Math.max(largest, context.measureText(group.label).width);
+    return Math.min(limit, largest);
   };
-  const columnWidth = maxWidth(view.columns);
+  const columnWidth = maxWidth(view.columns, MAX_LABEL_WIDTH);
+  const rowLimit = Math.max(MAX_LABEL_WIDTH, Math.min(MAX_ROW_LABEL_WIDTH, MAX_ROW_LABEL_SHARE * width));
   return {
-    left: Math.ceil(maxWidth(view.rows)) + 14,
+    left: Math.ceil(maxWidth(view.rows, rowLimit)) + ROW_LABEL_PADDING,
     top: Math.ceil(columnWidth * Math.sin(-COLUMN_LABEL_ANGLE)) + 24,
     right: Math.ceil(columnWidth * Math.cos(COLUMN_LABEL_ANGLE)) + 12,
   };
@@ -117,17 +123,24 @@ export function matrixToSvg(bitmap, { rows, columns }, { cellSize, margin: { lef
   const interval = Math.max(1, Math.ceil(LABEL_SPACING / cellSize));
   const image = { x: left, y: top, width: cellSize * columns.length, height: cellSize * rows.length };
   const angle = (COLUMN_LABEL_ANGLE * 180) / Math.PI;
+  const context = h("canvas", {}).getContext("2d");
+  if (context !== null) context.font = `13px ${cssVariable("--font")}`;
+  /** The part of a label that fits; a program that shows the file has all of it as a tooltip. @param {string} label @param {number} width */
+  const text = (label, width) => {
+    const shown = context === null ? label : fitText(context, label, width);
+    return [shown, shown === label ? null : s("title", {}, label)];
+  };
   return s(
     "g",
     { "font-family": cssVariable("--font"), "font-size": 13, fill: cssVariable("--ink") },
     s("image", { href: bitmap.toDataURL(), ...image, preserveAspectRatio: "none", "image-rendering": "pixelated" }),
     rows.map((row, index) => {
       const y = top + (index + 0.5) * cellSize + 4.5;
-      return index % interval === 0 && s("text", { x: left - 7, y, "text-anchor": "end" }, row.label);
+      return index % interval === 0 && s("text", { x: left - 7, y, "text-anchor": "end" }, text(row.label, left - ROW_LABEL_PADDING));
     }),
     columns.map((column, index) => {
       const transform = `translate(${left + (index + 0.5) * cellSize + 3} ${top - 6}) rotate(${angle})`;
-      return index % interval === 0 && s("text", { transform }, column.label);
+      return index % interval === 0 && s("text", { transform }, text(column.label, MAX_LABEL_WIDTH));
     }),
   );
 }
@@ -181,7 +194,7 @@ function paintFrames(context, { left, top }, view, { cellSize, cursor }) {
  * @param {Viewport} viewport
  */
 function paintRowLabels(context, height, { top }, view, { cellSize, margin, cursor }) {
-  const paintLabel = labelPainter(context, cellSize, view.pinnedRow, cursor.row);
+  const paintLabel = labelPainter(context, margin.left - ROW_LABEL_PADDING, cellSize, view.pinnedRow, cursor.row);
   context.save();
   context.beginPath();
   context.rect(0, margin.top, margin.left, height - margin.top);
@@ -204,7 +217,7 @@ function paintRowLabels(context, height, { top }, view, { cellSize, margin, curs
  * @param {Viewport} viewport
  */
 function paintColumnLabels(context, width, { left }, view, { cellSize, margin, cursor }) {
-  const paintLabel = labelPainter(context, cellSize, view.pinnedColumn, cursor.column);
+  const paintLabel = labelPainter(context, MAX_LABEL_WIDTH, cellSize, view.pinnedColumn, cursor.column);
   context.save();
   context.beginPath();
   context.rect(margin.left - 8, 0, width - margin.left + 8, margin.top);
@@ -228,31 +241,26 @@ function paintColumnLabels(context, width, { left }, view, { cellSize, margin, c
 /**
  * Paints the labels that there is room for, and always that of the pinned group and of the cursor.
  * @param {CanvasRenderingContext2D} context
+ * @param {number} width of a label at most
  * @param {number} cellSize
  * @param {number} pinned
  * @param {number} cursor
  * @returns {(group: TokenGroup, index: number, paint: (text: string) => void) => void}
  */
-function labelPainter(context, cellSize, pinned, cursor) {
+function labelPainter(context, width, cellSize, pinned, cursor) {
   const interval = Math.max(1, Math.ceil(LABEL_SPACING / cellSize));
   const [normal, special, highlighted, font] = ["--ink", "--ink-soft", "--warn", "--font"].map(cssVariable);
   return (group, index, paint) => {
     if (index % interval !== 0 && index !== pinned && index !== cursor) return;
     context.fillStyle = index === pinned ? highlighted : group.special ? special : normal;
     context.font = `${index === pinned || index === cursor ? "700 " : ""}13px ${font}`;
-    paint(fitLabel(context, group.label));
+    paint(fitText(context, group.label, width));
   };
 }
 
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {string} text
- */
-function fitLabel(context, text) {
-  if (context.measureText(text).width <= MAX_LABEL_WIDTH) return text;
-  let end = text.length;
-  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > MAX_LABEL_WIDTH) end -= 1;
-  return `${text.slice(0, end)}…`;
+/** @param {CanvasRenderingContext2D} context @param {string} label @param {number} width */
+function fitText(context, label, width) {
+  return fitLabel(label, (text) => context.measureText(text).width <= Math.max(width, 1));
 }
 
 /** @param {string} hex */

@@ -69,7 +69,7 @@ export function matrixPanel({ label, describe, pin }) {
   function layout() {
     const context = canvas.getContext("2d");
     if (view === null || context === null || scroller.clientWidth === 0) return;
-    margin = labelMargins(context, view);
+    margin = labelMargins(context, view, scroller.clientWidth);
     const available = (scroller.clientWidth - margin.left - margin.right) / Math.max(1, view.columns.length);
     cellSize = Math.max(1, Math.min(MAX_CELL_SIZE, available)) * zoom;
     content.style.width = `${Math.floor(margin.left + cellSize * view.columns.length + margin.right)}px`;

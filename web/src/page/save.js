@@ -5,25 +5,29 @@
 /** @import { Exports } from "../contract" */
 
 import { responseError } from "../source/live.js";
-import { cssVariable, h } from "./dom.js";
+import { cssVariable, h, s } from "./dom.js";
 
 /** Pixels of a PNG per pixel of the page. */
 const PNG_SCALE = 2;
+/** The caption of a drawing, in pixels. */
+const CAPTION = { margin: 16, lineHeight: 18, letterWidth: 7.2 };
 
 /**
  * @param {string} name
- * @param {() => SVGSVGElement | string} makeSvg
+ * @param {() => SVGSVGElement} makeSvg
+ * @param {string} caption "": none
  */
-export function saveSvg(name, makeSvg) {
-  download(`${name}.svg`, new Blob([serialize(makeSvg())], { type: "image/svg+xml" }));
+export function saveSvg(name, makeSvg, caption) {
+  download(`${name}.svg`, new Blob([serialize(makeSvg(), caption)], { type: "image/svg+xml" }));
 }
 
 /**
  * @param {string} name
  * @param {Exports} exports
+ * @param {string} caption
  */
-export async function savePng(name, exports) {
-  const canvas = exports.canvas?.() ?? (exports.svg === undefined ? null : await rasterize(serialize(exports.svg())));
+export async function savePng(name, { svg }, caption) {
+  const canvas = svg === undefined ? null : await rasterize(serialize(svg(), caption));
   const blob =
     canvas === null
       ? null
@@ -32,9 +36,13 @@ export async function savePng(name, exports) {
   download(`${name}.png`, blob);
 }
 
-/** @param {{ name: string, rows: (string | number)[][] }} table */
-export function saveCsv({ name, rows }) {
-  download(`${name}.csv`, new Blob([rows.map(csvLine).join("")], { type: "text/csv" }));
+/**
+ * @param {{ name: string, rows: (string | number)[][] }} table
+ * @param {string} caption the first line, as a comment
+ */
+export function saveCsv({ name, rows }, caption) {
+  const lines = caption === "" ? rows : [[`# ${caption}`], ...rows];
+  download(`${name}.csv`, new Blob([lines.map(csvLine).join("")], { type: "text/csv" }));
 }
 
 /**
@@ -64,12 +72,39 @@ export function csvLine(row) {
   return `${cells.join(",")}\r\n`;
 }
 
-/** @param {SVGSVGElement | string} svg */
-function serialize(svg) {
-  if (typeof svg === "string") return svg;
-  const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
+/** @param {SVGSVGElement} svg @param {string} caption */
+function serialize(svg, caption) {
+  const copy = addCaption(/** @type {SVGSVGElement} */ (svg.cloneNode(true)), caption);
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   return new XMLSerializer().serializeToString(copy);
+}
+
+/** A drawing under its caption, which is broken into lines. @param {SVGSVGElement} svg @param {string} caption */
+function addCaption(svg, caption) {
+  if (caption === "") return svg;
+  const [width, height] = [Number(svg.getAttribute("width")), Number(svg.getAttribute("height"))];
+  const lineLength = Math.max(20, Math.floor((width - 2 * CAPTION.margin) / CAPTION.letterWidth));
+  /** @type {string[]} */
+  const lines = [];
+  for (const word of caption.split(" ")) {
+    const longer = `${lines.at(-1) ?? ""} ${word}`;
+    if (lines.length > 0 && longer.length <= lineLength) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  const top = CAPTION.margin + lines.length * CAPTION.lineHeight;
+  const style = { "font-family": cssVariable("--font"), "font-size": 13, "font-weight": 600, fill: cssVariable("--warn") };
+  svg.setAttribute("y", String(top));
+  return s(
+    "svg",
+    { width, height: height + top, viewBox: `0 0 ${width} ${height + top}` },
+    s("rect", { width, height: height + top, fill: cssVariable("--paper") }),
+    s(
+      "g",
+      style,
+      lines.map((line, index) => s("text", { x: CAPTION.margin, y: CAPTION.margin + (index + 0.7) * CAPTION.lineHeight }, line)),
+    ),
+    svg,
+  );
 }
 
 /**

@@ -13,6 +13,7 @@ export const INITIAL_STATE = {
   model: "",
   text: "",
   trace: "",
+  run: "",
   attention_type: "encoder",
   layer: 0,
   head: 0,

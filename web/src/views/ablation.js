@@ -8,6 +8,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { errorMessage } from "../page/messages.js";
+import { describeRun } from "../page/run_conditions.js";
 import { HeadGrid, harm } from "./ablation/head_grid.js";
 import { ImportanceControl } from "./ablation/importance_control.js";
 import { diffRows, outputDiff } from "./ablation/output_diff.js";
@@ -81,6 +82,7 @@ class AblationView {
     this.exports = {
       svg: () => domToSvg(this.figure),
       csv: () => ({ name: "head-ablation", rows: this.rows() }),
+      caption: () => this.caption(),
     };
   }
 
@@ -156,7 +158,7 @@ class AblationView {
           h(
             "p",
             { class: "note" },
-            trace.output ? `No head is ablated: “${trace.output}”` : "No head is ablated.",
+            describeUnchanged(trace),
           ),
         );
       else this.timer = setTimeout(() => this.decode(), DELAY);
@@ -254,6 +256,12 @@ class AblationView {
     setChildren(this.output, outputDiff(before, after, mergeSubwords), after.id ? openButton : null);
   }
 
+  /** What both runs that are compared were made with. Which heads are ablated in one of them is drawn. */
+  caption() {
+    const trace = this.context.trace();
+    return describeRun(trace && { ...trace, request: { ...trace.request, ablated_heads: [] } });
+  }
+
   /** The outputs and the heads with their importance, as a table. @returns {(string | number)[][]} */
   rows() {
     const state = this.context.store.get();
@@ -283,6 +291,14 @@ class AblationView {
     }
     return rows;
   }
+}
+
+/** What is shown while no head is chosen here. @param {Trace} trace */
+function describeUnchanged({ output, request }) {
+  const text = request.ablated_heads?.length
+    ? "The shown run has heads off, as the notice above says; none is chosen here to compare it with"
+    : "No head is ablated";
+  return output ? `${text}: “${output}”` : `${text}.`;
 }
 
 /**

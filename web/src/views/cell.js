@@ -6,7 +6,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { ATTENTION_NAMES, formatNumber } from "../page/format.js";
-import { queriesAndKeys, tokenLabel } from "../page/tokens.js";
+import { STEP_NAMES, queriesAndKeys, queryLabel, tokenLabel } from "../page/tokens.js";
 import { attentionTable } from "./cell/attention_table.js";
 import { workedExample } from "./cell/worked_example.js";
 import { dropDown, radioRow } from "./shared/choices.js";
@@ -17,6 +17,7 @@ import { showError, showLoading } from "./shared/placeholders.js";
 import { section } from "./shared/section.js";
 
 /** @import { AttentionType, Cell, CellRequest, Mounted, State, Token, Trace, View, ViewContext } from "../contract.d.ts" */
+/** @import { Query } from "../page/tokens.js" */
 
 /** @type {View} */
 export const view = {
@@ -35,6 +36,8 @@ class CellView {
     this.request = new LatestRequest();
     /** @type {Cell | null} */
     this.shown = null;
+    /** The name of its row. */
+    this.label = "";
     this.requested = "";
     this.isLoading = false;
     this.typeRow = radioRow("Attention", (value) =>
@@ -42,7 +45,7 @@ class CellView {
     );
     this.layerList = dropDown("Layer", (value) => store.set({ layer: Number(value) }));
     this.headList = dropDown("Head", (value) => store.set({ head: Number(value) }));
-    this.queryList = dropDown("Query token", (value) => store.set({ token: Number(value), token_role: "query" }));
+    this.queryList = dropDown("Query", (value) => store.set({ token: Number(value), token_role: "query" }));
     this.controls = h(
       "div",
       { class: "controls" },
@@ -62,7 +65,8 @@ class CellView {
           "How one attention row is computed",
           "The token's query q is compared with the key k of every token. The better a key matches the query, the " +
             "larger the weight of that token's value v in the output.",
-          "Read a row from left to right. Choose another token, head or layer; click a token to see all its numbers.",
+          "Read a row from left to right. Choose another query, head or layer; click a token to see all its numbers. " +
+            `In the decoder the query is that of a step. ${STEP_NAMES}`,
         ),
         this.controls,
         this.body,
@@ -114,10 +118,10 @@ class CellView {
   }
 
   read() {
-    return this.isLoading ? null : this.shown;
+    return this.isLoading || this.shown === null ? null : { ...this.shown, label: this.label };
   }
 
-  /** @param {Trace} trace @param {CellRequest} request @param {Token[]} queries */
+  /** @param {Trace} trace @param {CellRequest} request @param {Query[]} queries */
   updateControls(trace, request, queries) {
     const specs = trace.model.attention;
     const spec = specs.find((each) => each.attention_type === request.attention_type);
@@ -130,29 +134,30 @@ class CellView {
     this.layerList.update(numbered(spec?.layers ?? 1), String(request.layer));
     this.headList.update(numbered(spec?.heads ?? 1), String(request.head));
     this.queryList.update(
-      queries.map((token, index) => ({ value: String(index), label: `${index + 1} · ${tokenLabel(token)}` })),
+      queries.map((query, index) => ({ value: String(index), label: `${index + 1} · ${queryLabel(query)}` })),
       String(request.query),
     );
   }
 
-  /** @param {Cell} cell @param {Token[]} queries @param {Token[]} keys */
+  /** @param {Cell} cell @param {Query[]} queries @param {Token[]} keys */
   draw(cell, queries, keys) {
     this.shown = cell;
     this.isLoading = false;
-    const query = queries[cell.request.query];
+    this.label = queryLabel(queries[cell.request.query]);
+    const isStep = cell.request.attention_type !== "encoder";
     setChildren(
       this.body,
       section(
         "Worked example",
         "The lecture's slide computes attention for two words. Here are the same steps for the two tokens with the " +
           "largest weights:",
-        workedExample(cell, query, keys),
+        workedExample(cell, this.label, keys),
       ),
       section(
         "Step by step",
         `Every key token, from its key to its share of the output. ${describeScore(cell)} ` +
           "Bars are the values of a vector: blue for positive, orange for negative. Click a token to see all its numbers.",
-        attentionTable(cell, query, keys),
+        attentionTable(cell, this.label, isStep, keys),
       ),
       section(
         "All queries",
@@ -163,9 +168,8 @@ class CellView {
     );
   }
 
-  /** @param {Cell} cell @param {Token[]} queries @param {Token[]} keys */
+  /** @param {Cell} cell @param {Query[]} queries @param {Token[]} keys */
   heatmaps({ window: part, request }, queries, keys) {
-    const name = (/** @type {Token | undefined} */ token) => (token ? tokenLabel(token) : "–");
     const maxWidth = Math.min(380, this.body.clientWidth || 380);
     /** @type {[string, string, (number | null)[][]][]} */
     const matrices = [
@@ -185,8 +189,8 @@ class CellView {
           h("figcaption", {}, h("b", {}, title), " ", h("small", {}, description)),
           heatmap(values, {
             label: `${title}: ${description}.`,
-            rowName: (row) => name(queries[part.first_query + row]),
-            columnName: (column) => name(keys[part.first_key + column]),
+            rowName: (row) => queryLabel(queries[part.first_query + row]),
+            columnName: (column) => tokenLabel(keys[part.first_key + column]),
             labels: true,
             maxWidth,
             maxHeight: 420,
@@ -233,7 +237,7 @@ class CellView {
     return [
       header,
       ...rows,
-      ["query", "", "", "", "", "", ...cell.query],
+      ["query", this.label, "", "", "", "", ...cell.query],
       ["output", "", "", "", "", "", ...cell.query.map(() => ""), ...cell.output],
     ];
   }

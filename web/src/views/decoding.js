@@ -7,6 +7,7 @@
 import { h, setChildren } from "../page/dom.js";
 import { standaloneSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
+import { STEP_NAMES } from "../page/tokens.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
 import { KvCacheRows } from "./decoding/kv_cache_rows.js";
 import { NodePanel } from "./decoding/node_panel.js";
@@ -115,8 +116,8 @@ class DecodingView {
       ),
       section(
         "Attention of the selected node",
-        "What the model attends to after this token, when it predicts the next one. Each row is a head of the selected " +
-          "layer, each bar a token; the bars of a row add up to 1.",
+        "What the model attends to in the step that reads this token and predicts the next one. Each row is a head of the " +
+          `selected layer, each bar a token; the bars of a row add up to 1. ${STEP_NAMES}`,
         this.nodePanel.element,
       ),
       section(
@@ -192,7 +193,7 @@ class DecodingView {
     const cells = cacheCells(tree);
     this.stepControl.show(step);
     setChildren(this.afterEos, step > tree.output.length ? afterEosNote(tree.output.length) : null);
-    this.stepPanel.show(selected, /** @type {Trace} */ (this.trace).source);
+    this.stepPanel.show(selected, selected ? tree.stepOf(selected) : "", /** @type {Trace} */ (this.trace).source);
     setChildren(
       this.candidates,
       candidateTable(tree, step, selected?.id ?? -1, (id) => this.selectNode(id)),

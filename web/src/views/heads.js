@@ -22,14 +22,13 @@ import { thumbnailGrid } from "./heads/thumbnails.js";
 import { tokenEditor } from "./heads/token_editor.js";
 import { headKey, weightedSumLine, weightedSums } from "./heads/weighted_sum.js";
 
+const STEPS = "Each row is a step of the decoder, “read → written”";
+
 /** @type {Record<AttentionType, { rows: string, columns: string }>} */
 const AXES = {
   encoder: { rows: "Each row is a query token", columns: "each column a key token it attends to" },
-  decoder: { rows: "Each row is a target token", columns: "each column an earlier target token it attends to" },
-  cross: {
-    rows: "Each row is a decoding step, labeled with the token it generated",
-    columns: "each column a source token",
-  },
+  decoder: { rows: STEPS, columns: "each column a token that it attends to: the one that it reads, or an earlier one" },
+  cross: { rows: STEPS, columns: "each column a source token that it attends to" },
 };
 
 /** @type {View} */
@@ -125,9 +124,11 @@ export const view = {
       if (selection === null) return "";
       const isMasked = causalMask(store.get().attention_type, selection.rows, selection.columns)?.(row, column);
       const [query, key] = [selection.rows[row].label, selection.columns[column].label];
+      const isEncoder = store.get().attention_type === "encoder";
       if (isMasked) return `“${query}” cannot attend to “${key}”: it is masked, because it comes later.`;
       const { values, columns } = selection.main.matrix;
-      return `“${query}” attends to “${key}”: ${formatWeight(values[row * columns + column])}`;
+      const weight = formatWeight(values[row * columns + column]);
+      return isEncoder ? `“${query}” attends to “${key}”: ${weight}` : `The step “${query}” attends to “${key}”: ${weight}`;
     }
 
     /** @param {Pin | null} pointed the token under the mouse, which takes precedence over the pinned one */
@@ -140,7 +141,7 @@ export const view = {
         const keys = overlaid.map(({ layer, head }, index) => headKey(headName(layer, head), colors[index]));
         return setChildren(
           sums,
-          h("p", { class: "note" }, "The largest weights. Select a token to see only its own."),
+          h("p", { class: "note" }, "The largest weights. Select a name on either side to see only its own."),
           h("p", { class: "head-keys" }, keys),
         );
       }
@@ -153,9 +154,10 @@ export const view = {
         );
       }
       const key = selection.columns[pinned.group].label;
+      const row = store.get().attention_type === "encoder" ? "token" : "step";
       return setChildren(
         sums,
-        h("p", { class: "note" }, `The tokens that attend to “${key}”. Select a token on the left to see its row as a sum.`),
+        h("p", { class: "note" }, `The ${row}s that attend to “${key}”. Select a ${row} on the left to see its row as a sum.`),
       );
     }
 
@@ -167,12 +169,12 @@ export const view = {
     async function showUnpooledSums(colors, isPinned) {
       const trace = context.trace();
       if (selection === null || trace === null) return;
+      const { attention_type: type, token } = store.get();
       if (!isPinned)
         return setChildren(
           sums,
-          h("p", { class: "note" }, `This row stands for ${selection.pooled} tokens. Select it to see the row of the first.`),
+          h("p", { class: "note" }, `This row stands for ${selection.pooled} ${type === "encoder" ? "tokens" : "steps"}. Select it to see the row of the first.`),
         );
-      const { attention_type: type, token } = store.get();
       const current = selection;
       const rows = await Promise.all(
         current.overlaid.map(({ layer, head }) => source.row(trace.id, type, layer, head, token)),

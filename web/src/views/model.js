@@ -167,6 +167,7 @@ export const view = {
       exports: {
         svg: () => domToSvg(container),
         csv: () => ({ name: "regard-model", rows: table(root) }),
+        caption: () => "", // no run of the model is shown
       },
       read: () =>
         root === null

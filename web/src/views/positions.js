@@ -85,6 +85,7 @@ class PositionsView {
     this.exports = {
       svg: () => domToSvg(this.cards),
       csv: () => ({ name: "positional-encodings", rows: this.rows() }),
+      caption: () => "", // no run of a model is shown
     };
   }
 

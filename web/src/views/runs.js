@@ -60,6 +60,7 @@ class RunsView {
     this.exports = {
       svg: () => domToSvg(this.charts),
       csv: () => ({ name: "runs", rows: this.rows() }),
+      caption: () => "", // no run of a model is shown
     };
   }
 

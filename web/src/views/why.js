@@ -11,12 +11,13 @@
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
+import { firstGenerated } from "../page/tokens.js";
 import { hasHeads } from "./shared/heads.js";
 import { section } from "./shared/section.js";
 import { Choice } from "./why/choice.js";
 import { ContrastJob } from "./why/contrast_job.js";
 import { Layers } from "./why/layers.js";
-import { firstGenerated, partLabel, wordLabel } from "./why/names.js";
+import { partLabel, wordLabel } from "./why/names.js";
 import { Results } from "./why/results.js";
 import { WhatIf } from "./why/what_if.js";
 

@@ -94,11 +94,15 @@ class TextDetokenizer:
         """The ids of a text whose tokens were edited; `ids` themselves if `pieces` is None.
 
         `frame` is the number of special tokens before and after the text in `pieces`. Inside the text only the special
-        ids in `allowed` may appear.
+        ids in `allowed` may appear. If the pieces spell the text, they are those of a trace that is repeated, and keep
+        their ids even where the text by itself would be tokenized differently.
         """
         if pieces is None:
             return list(ids)
-        edited = self.encode_pieces(pieces[frame[0] : len(pieces) - frame[1]], ids)
+        inner = pieces[frame[0] : len(pieces) - frame[1]]
+        known = [each for each in map(self.tokenizer.tokenizer.token_to_id, inner) if each is not None]
+        is_repeated = len(known) == len(inner) and self.text(known) == self.text(ids)
+        edited = known if is_repeated else self.encode_pieces(inner, ids)
         wrong = next((each for each in edited if each in self.special_ids and each not in allowed), None)
         if wrong is not None:
             raise UserError(f"{self.piece(wrong)} is a special token and cannot be part of a text; use a word instead.")

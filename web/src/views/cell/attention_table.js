@@ -14,8 +14,13 @@ import { scrollable } from "../shared/section.js";
 /** More keys are shown on request only; those with the largest weights come first. */
 const MAX_KEYS = 24;
 
-/** @param {Cell} cell @param {Token} query @param {Token[]} keys */
-export function attentionTable(cell, query, keys) {
+/**
+ * @param {Cell} cell
+ * @param {string} query its name
+ * @param {boolean} isStep whether the query is a step of the decoder
+ * @param {Token[]} keys
+ */
+export function attentionTable(cell, query, isStep, keys) {
   const element = scrollable("The computation, token by token");
   let showAll = false;
   const draw = () => {
@@ -34,7 +39,7 @@ export function attentionTable(cell, query, keys) {
         },
         `Show ${hidden} more tokens with smaller weights`,
       );
-    setChildren(element, table(cell, query, keys, shown), button || null);
+    setChildren(element, table(cell, query, isStep, keys, shown), button || null);
   };
   draw();
   return element;
@@ -50,8 +55,8 @@ function largestWeights(cell, count) {
     .sort((a, b) => a - b);
 }
 
-/** @param {Cell} cell @param {Token} query @param {Token[]} keys @param {number[]} shown */
-function table(cell, query, keys, shown) {
+/** @param {Cell} cell @param {string} query @param {boolean} isStep @param {Token[]} keys @param {number[]} shown */
+function table(cell, query, isStep, keys, shown) {
   const limits = {
     query: largestAbsolute([cell.query]),
     key: largestAbsolute(cell.keys),
@@ -76,9 +81,9 @@ function table(cell, query, keys, shown) {
       h(
         "tr",
         { class: "query" },
-        h("th", { scope: "row" }, h("small", {}, "query q of "), tokenLabel(query)),
+        h("th", { scope: "row" }, h("small", {}, "query q of "), query),
         vectorCell(cell.query, "Query", limits.query),
-        h("td", { colspan: 6, class: "soft" }, "What this token looks for. Its dot product with every key is computed."),
+        h("td", { colspan: 6, class: "soft" }, `What this ${isStep ? "step" : "token"} looks for. Its dot product with every key is computed.`),
       ),
       h(
         "tr",

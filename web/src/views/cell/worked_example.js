@@ -12,7 +12,7 @@ import { tokenLabel } from "../../page/tokens.js";
 /** The slide's example: the scores of two keys of 64 dimensions. */
 const SLIDE = { words: ["Thinking", "Machines"], scores: [112, 96], dimension: 64 };
 
-/** @param {Cell} cell @param {Token} query @param {Token[]} keys */
+/** @param {Cell} cell @param {string} query its name @param {Token[]} keys */
 export function workedExample(cell, query, keys) {
   const best = cell.weights
     .map((weight, index) => ({ weight, index }))
@@ -24,7 +24,7 @@ export function workedExample(cell, query, keys) {
   return h(
     "div",
     { class: "worked-example" },
-    computation(`This model, query ${tokenLabel(query)}`, [
+    computation(`This model, query ${query}`, [
       ["keys", best.map(name)],
       ["q · k", best.map((index) => formatFixed(cell.scores[index]))],
       [`× ${formatNumber(cell.scale)}`, best.map((index) => formatFixed(cell.scaled_scores[index]))],

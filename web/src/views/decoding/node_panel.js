@@ -29,6 +29,8 @@ export class NodePanel {
     this.requested = NaN;
     this.layerRow = radioRow("Layer", (value) => context.store.set({ layer: Number(value) }));
     this.title = h("p", { class: "node-title" });
+    /** The step whose attention is shown. */
+    this.label = "";
     this.bars = h("div");
     this.element = h("div", {}, h("div", { class: "controls" }, this.layerRow.element), this.title, this.bars);
   }
@@ -48,6 +50,7 @@ export class NodePanel {
       ` · step ${node.step}, ${tree.describe(node)} · probability ${formatPercent(Math.exp(node.log_probability))} · `,
       `total log-probability ${formatFixed(node.total_log_probability)}`,
     );
+    this.label = tree.stepAfter(node);
     this.requested = node.id;
     if (this.shown?.node !== node.id) showLoading(this.bars, "Computing the attention …");
     this.request.start(
@@ -62,7 +65,7 @@ export class NodePanel {
 
   /** What is shown, or null while it is loading. */
   read() {
-    return this.shown?.node === this.requested ? this.shown : null;
+    return this.shown?.node === this.requested ? { ...this.shown, label: this.label } : null;
   }
 
   clear() {
@@ -85,6 +88,7 @@ export class NodePanel {
       .map(({ token, probability }) => `${tokenLabel(token)} ${formatPercent(probability)}`);
     setChildren(
       this.bars,
+      layers > 0 && h("p", { class: "step-name" }, "Step ", h("strong", {}, this.label)),
       this.attentionBars("cross", "Cross-attention, over the source", attention.cross[layer], source, layer),
       this.attentionBars(
         "decoder",
@@ -109,7 +113,7 @@ export class NodePanel {
     if (!heads?.length) return [];
     const maxWidth = Math.max(280, this.bars.clientWidth - 8);
     const color = (/** @type {number} */ head) => this.context.color(layer, head);
-    const frame = scrollable(title, attentionBars(heads, tokens, { label: `${title}.`, color, maxWidth }));
+    const frame = scrollable(title, attentionBars(heads, tokens, { label: `Step ${this.label}. ${title}.`, color, maxWidth }));
     frame.dataset.bars = type;
     return [h("h3", {}, title), frame];
   }

@@ -2,6 +2,8 @@
  * The search tree of a trace, and the queries that the decoding view makes on it.
  */
 
+import { stepLabel } from "../../page/tokens.js";
+
 /** @import { BeamNode, Token, Trace } from "../../contract.d.ts" */
 
 /** The displayed state of a node; nodes of the output have their own. @param {BeamNode} node */
@@ -82,6 +84,18 @@ export class SearchTree {
   nodeAt(step, selected) {
     const isAtStep = (/** @type {BeamNode} */ node) => node.step === step;
     return this.path(selected).find(isAtStep) ?? this.output.find(isAtStep) ?? this.candidates(step)[0];
+  }
+
+  /** The step that reads a node's token. It has written nothing, unless the output goes on from there. @param {BeamNode} node */
+  stepAfter(node) {
+    const next = node.in_output ? this.children(node.id).find((child) => child.in_output) : undefined;
+    return stepLabel(node.token, next?.token ?? null);
+  }
+
+  /** The step that writes a node's token. @param {BeamNode} node */
+  stepOf(node) {
+    const read = this.byId.get(node.parent)?.token ?? this.prefix[this.prefix.length - 1];
+    return read === undefined ? "" : stepLabel(read, node.token);
   }
 
   /** Whether every parent exists and is one step earlier. */

@@ -21,12 +21,14 @@ export class StepPanel {
     this.shown = null;
     /** The node that is shown or being loaded. */
     this.requested = NaN;
+    this.label = "";
     this.input = h("div");
     this.output = h("div");
   }
 
-  /** @param {BeamNode | undefined} chosen @param {Token[]} source */
-  show(chosen, source) {
+  /** @param {BeamNode | undefined} chosen @param {string} label of the step @param {Token[]} source */
+  show(chosen, label, source) {
+    this.label = label;
     if (!this.shown) {
       showLoading(this.input, "Computing the input of this step …");
       setChildren(this.output);
@@ -45,7 +47,7 @@ export class StepPanel {
 
   /** What is shown, or null while it is loading. */
   read() {
-    return this.shown?.node === this.requested ? this.shown : null;
+    return this.shown?.node === this.requested ? { ...this.shown, label: this.label } : null;
   }
 
   clear() {
@@ -60,6 +62,7 @@ export class StepPanel {
     const hasSource = parent.cross.length > 0 || !startsWith(parent.prefix, source);
     setChildren(
       this.input,
+      this.label !== "" && h("p", { class: "step-name" }, "Step ", h("strong", {}, this.label)),
       hasSource
         ? [h("h3", {}, "Source"), tokenRow(source, averageHeads(parent.cross), "The source, shaded by attention")]
         : null,

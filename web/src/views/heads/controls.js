@@ -6,12 +6,13 @@
 
 import { h, setChildren, uniqueId } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatPercent } from "../../page/format.js";
+import { STEP_NAMES } from "../../page/tokens.js";
 
 /** @type {Record<AttentionType, string>} */
 const DESCRIPTIONS = {
   encoder: "Tokens of the source attend to each other.",
-  decoder: "Each target token attends to itself and to the tokens before it.",
-  cross: "Each target token attends to the tokens of the source.",
+  decoder: `At each step the decoder attends to the token that it reads and to those before it. ${STEP_NAMES}`,
+  cross: `At each step the decoder attends to the tokens of the source. ${STEP_NAMES}`,
 };
 
 /** @param {ViewContext} context */

@@ -9,6 +9,7 @@
 import { linkHorizontal } from "d3-shape";
 import { h, s, setChildren } from "../../page/dom.js";
 import { formatWeight } from "../../page/format.js";
+import { labelSides } from "../../page/tokens.js";
 
 /** The number of lines drawn at most. */
 const MAX_LINES = 300;
@@ -163,12 +164,19 @@ export function linesPanel(options) {
   const tokenButtons = (groups, weightsFirst) =>
     groups.map((group, index) => {
       const weights = h("span", { class: "weights" });
-      const text = h("span", { class: "token-text" }, group.label);
+      const [first, second] = labelSides(group.label);
+      const text = h(
+        "span",
+        { class: "token-text" },
+        h("span", { class: "side" }, first),
+        second !== undefined && [h("span", { class: "arrow" }, " → "), h("span", { class: "side" }, second)],
+      );
       return h(
         "button",
         {
           type: "button",
           class: group.special ? "line-token special" : "line-token",
+          title: group.label,
           "data-group": index,
           tabindex: index === 0 ? 0 : -1,
           "aria-pressed": "false",

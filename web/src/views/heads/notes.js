@@ -23,7 +23,7 @@ export function attentionNotes(state, trace, selection) {
     );
   } else if (state.merge_subwords) {
     notes.push(
-      `Subwords are merged: weights are summed over the subwords of a key and averaged over those of a query.${hasSubwords ? "" : " In this text every word is a single token."}`,
+      `Subwords are merged: weights are summed over the subwords of a key and averaged over ${state.attention_type === "encoder" ? "those of a query" : "the steps that write a word"}.${hasSubwords ? "" : " In this text every word is a single token."}`,
     );
   }
   if (!state.show_special && selection.pooled === 1) {

@@ -5,7 +5,16 @@
 /** @import { AttentionType, Matrix, Source, State, Trace } from "../../contract" */
 /** @import { TokenGroup } from "../../page/tokens.js" */
 
-import { aggregate, groupNeighbors, groupTokens, queriesAndKeys } from "../../page/tokens.js";
+import {
+  aggregate,
+  groupNeighbors,
+  groupQueries,
+  groupTokens,
+  isSpecial,
+  queriesAndKeys,
+  queryLabel,
+  tokenLabel,
+} from "../../page/tokens.js";
 
 /** A weight that shows clearly where a token attends. */
 const CLEAR_WEIGHT = 0.6;
@@ -62,6 +71,7 @@ function overlaidHeads(state, trace) {
 }
 
 /**
+ * The displayed rows and columns of a trace's attention.
  * @param {Trace} trace
  * @param {Pick<State, "attention_type" | "merge_subwords" | "show_special">} state
  * @param {number} pooled
@@ -69,8 +79,10 @@ function overlaidHeads(state, trace) {
  */
 export function groupRowsAndColumns(trace, state, pooled) {
   const { queries, keys } = queriesAndKeys(trace, state.attention_type);
-  if (pooled > 1) return { rows: groupNeighbors(queries, pooled), columns: groupNeighbors(keys, pooled) };
-  return { rows: groupTokens(queries, state), columns: groupTokens(keys, state) };
+  if (pooled === 1) return { rows: groupQueries(queries, state), columns: groupTokens(keys, state) };
+  const rows = queries.map((query) => ({ label: queryLabel(query), special: isSpecial(query) }));
+  const columns = keys.map((key) => ({ label: tokenLabel(key), special: key.special }));
+  return { rows: groupNeighbors(rows, pooled), columns: groupNeighbors(columns, pooled) };
 }
 
 /**
@@ -103,7 +115,7 @@ export async function sharpestHead(source, trace, type) {
     const heads = await source.thumbnails(trace.id, type, layer, 64);
     heads.forEach((matrix, head) => {
       if (matrix.pooled > 1) return;
-      const rows = queries.map((_, query) => query).filter((query) => !queries[query].special);
+      const rows = queries.map((_, query) => query).filter((query) => !isSpecial(queries[query]));
       const maxWeights = rows.map((query) =>
         Math.max(
           0,

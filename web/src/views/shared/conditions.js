@@ -4,12 +4,13 @@
 
 /** @import { Trace } from "../../contract.d.ts" */
 
+import { givenTokens } from "../../page/run_conditions.js";
 import { tokenLabel } from "../../page/tokens.js";
 
 /** The conditions of a trace's run as sentences; "" if there were none. @param {Trace} trace */
-export function describeConditions({ request, target, generated }) {
-  const first = target.length - generated.length;
-  const given = target.slice(first, first + (request.prefix_tokens?.length ?? 0));
+export function describeConditions(trace) {
+  const { request } = trace;
+  const given = givenTokens(trace);
   const quoted = (/** @type {string[]} */ words) => words.map((word) => `“${word}”`).join(", ");
   const sentences = [
     given.length > 0 && `The first tokens were given: ${given.map(tokenLabel).join(" · ")}.`,

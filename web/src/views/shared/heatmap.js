@@ -7,6 +7,7 @@
 
 import { cssVariable, h, setChildren } from "../../page/dom.js";
 import { formatNumber, truncate } from "../../page/format.js";
+import { fitLabel } from "../../page/tokens.js";
 import { divergingColor } from "./diverging_colors.js";
 
 /**
@@ -24,7 +25,9 @@ import { divergingColor } from "./diverging_colors.js";
 
 /** @typedef {(number | null)[][]} Values */
 
-const [LETTER_WIDTH, FONT_SIZE, MAX_LABEL_LENGTH] = [6.6, 11, 12];
+/** Letters of a label at most: of a column, and of a row, which may be a step with two tokens. */
+const [MAX_COLUMN_LABEL, MAX_ROW_LABEL] = [12, 22];
+const [LETTER_WIDTH, FONT_SIZE] = [6.6, 11];
 const COLUMN_LABEL_ANGLE = Math.PI / 3.2;
 
 /** @param {Values} values @param {HeatmapOptions} options @returns {HTMLElement} */
@@ -118,10 +121,11 @@ function computeLayout(values, { labels, maxWidth = 300, maxHeight = 300, rowNam
   let [left, top, right] = [0, 0, 0];
   if (labels && Math.min((maxWidth - 60) / columns, (maxHeight - 40) / rows) >= 9) {
     const longest = (/** @type {number} */ count, /** @type {(index: number) => string} */ name) =>
-      Math.max(...Array.from({ length: count }, (_, index) => Math.min(MAX_LABEL_LENGTH, name(index).length)));
-    left = 8 + LETTER_WIDTH * longest(rows, rowName);
-    top = 12 + LETTER_WIDTH * longest(columns, columnName) * Math.sin(COLUMN_LABEL_ANGLE);
-    right = LETTER_WIDTH * longest(columns, columnName) * Math.cos(COLUMN_LABEL_ANGLE);
+      Math.max(...Array.from({ length: count }, (_, index) => name(index).length));
+    const columnLength = Math.min(MAX_COLUMN_LABEL, longest(columns, columnName));
+    left = 8 + LETTER_WIDTH * Math.min(MAX_ROW_LABEL, longest(rows, rowName));
+    top = 12 + LETTER_WIDTH * columnLength * Math.sin(COLUMN_LABEL_ANGLE);
+    right = LETTER_WIDTH * columnLength * Math.cos(COLUMN_LABEL_ANGLE);
   }
   const cellWidth = Math.min(26, (maxWidth - left - right) / Math.max(1, columns));
   const cellHeight = Math.min(26, (maxHeight - top) / Math.max(1, rows));
@@ -172,7 +176,7 @@ function paintLabels(context, layout, { rowName, columnName, selectedRow }, font
   for (let row = 0; row < rows; row += 1) {
     context.font = `${row === selectedRow ? "bold " : ""}${FONT_SIZE}px ${font}`;
     context.textAlign = "right";
-    context.fillText(truncate(rowName(row), MAX_LABEL_LENGTH), left - 4, top + (row + 0.5) * cellHeight);
+    context.fillText(fitLabel(rowName(row), (text) => text.length <= MAX_ROW_LABEL), left - 4, top + (row + 0.5) * cellHeight);
   }
   context.font = `${FONT_SIZE}px ${font}`;
   context.textAlign = "left";
@@ -180,7 +184,7 @@ function paintLabels(context, layout, { rowName, columnName, selectedRow }, font
     context.save();
     context.translate(left + (column + 0.5) * cellWidth, top - 4);
     context.rotate(-COLUMN_LABEL_ANGLE);
-    context.fillText(truncate(columnName(column), MAX_LABEL_LENGTH), 0, 0);
+    context.fillText(truncate(columnName(column), MAX_COLUMN_LABEL), 0, 0);
     context.restore();
   }
 }

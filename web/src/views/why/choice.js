@@ -6,9 +6,8 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
-import { tokenLabel } from "../../page/tokens.js";
+import { firstGenerated, stepLabel, tokenLabel } from "../../page/tokens.js";
 import { rowFocus } from "../shared/roving_focus.js";
-import { firstGenerated, stepLabel } from "./names.js";
 
 export class Choice {
   /** @param {(position: number) => void} onPosition @param {(contrast: string) => void} onContrast */

@@ -6,13 +6,12 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { formatCount, formatFixed, formatPercent } from "../../page/format.js";
-import { tokenLabel } from "../../page/tokens.js";
+import { firstGenerated, stepLabel, tokenLabel } from "../../page/tokens.js";
 import { radioRow } from "../shared/choices.js";
 import { LatestRequest } from "../shared/latest_request.js";
 import { showError, showLoading } from "../shared/placeholders.js";
 import { moveInTable } from "../shared/roving_focus.js";
 import { scrollable, section } from "../shared/section.js";
-import { firstGenerated, stepLabel } from "./names.js";
 
 /** What a cell shows. */
 const MEASURES = [

@@ -1,10 +1,10 @@
 /**
- * How the view names tokens, steps, words and the parts of a model.
+ * How the view names words and the parts of a model.
  */
 
 import { tokenLabel } from "../../page/tokens.js";
 
-/** @import { AttentionType, Contrast, Token, Trace } from "../../contract" */
+/** @import { AttentionType, Contrast, Trace } from "../../contract" */
 
 /** @type {Record<AttentionType, string>} */
 const HEADS = {
@@ -12,11 +12,6 @@ const HEADS = {
   decoder: "decoder self-attention",
   cross: "cross-attention",
 };
-
-/** A step of the decoder: the token that it reads, and the one that it writes. @param {Token} read @param {Token} written */
-export function stepLabel(read, written) {
-  return `${tokenLabel(read)} → ${tokenLabel(written)}`;
-}
 
 /** @param {{ attention_type: AttentionType, layer: number, head: number }} head */
 export function headLabel({ attention_type: type, layer, head }) {
@@ -39,9 +34,4 @@ export function partLabel({ kind, layer = 0, head = 0 }) {
 /** The tokens of a word in one piece. @param {Trace} trace @param {Contrast["words"][number]} word */
 export function wordLabel(trace, { side, positions }) {
   return positions.map((position) => tokenLabel(trace[side][position])).join("");
-}
-
-/** The position of the first token that was generated. @param {Trace} trace */
-export function firstGenerated(trace) {
-  return trace.target.length - trace.generated.length;
 }

@@ -8,11 +8,11 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { formatFixed } from "../../page/format.js";
-import { tokenLabel } from "../../page/tokens.js";
+import { stepLabel, tokenLabel } from "../../page/tokens.js";
 import { hasHeads } from "../shared/heads.js";
 import { section } from "../shared/section.js";
 import { EffectMap } from "./effect_map.js";
-import { partLabel, stepLabel, wordLabel } from "./names.js";
+import { partLabel, wordLabel } from "./names.js";
 import { signedBars } from "./signed_bars.js";
 import { describeCauses, describeChoice } from "./summary.js";
 

@@ -6,11 +6,11 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { errorMessage } from "../../page/messages.js";
+import { firstGenerated } from "../../page/tokens.js";
 import { outputDiff } from "../ablation/output_diff.js";
 import { describeConditions } from "../shared/conditions.js";
 import { showError } from "../shared/placeholders.js";
 import { section } from "../shared/section.js";
-import { firstGenerated } from "./names.js";
 
 const ALWAYS_A_TREE = "The output of this model is always a tree over the words; nothing else can be required of it.";
 
