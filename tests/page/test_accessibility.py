@@ -12,7 +12,10 @@ from tests.page.conftest import ServerUrl, fresh_page, open_view, read
 pytestmark = pytest.mark.start_early(9)
 
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
-VIEWS = ("playground", "heads", "decoding", "why", "cell", "model", "ablation", "positions", "runs")
+VIEWS = (
+    *("playground", "heads", "decoding", "why", "cell", "model", "ablation"),
+    *("embeddings", "positions", "patterns", "runs"),
+)
 CONTRAST = {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["color-contrast"]}}
 """The only rule that dark mode affects."""
 RULES = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}

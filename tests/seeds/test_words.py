@@ -11,8 +11,8 @@ import numpy as np
 
 from regard.lab.vectors.bars import bars_picture
 from regard.lab.vectors.documents import LabeledDocument, document_vectors, silhouettes
-from regard.lab.vectors.projection import pca
 from regard.model.before.word_vectors.keyed_vectors import KeyedVectors
+from regard.model.before.word_vectors.projection import pca
 
 SEA, COURT, COMMON = ("ship", "wave", "sailor", "storm"), ("judge", "law", "witness", "trial"), ("the", "and", "of")
 

@@ -369,6 +369,121 @@ export interface Positions {
   }[];
 }
 
+/** The vocabulary that a token belongs to: that of the input, or that of the output. */
+export type Side = "source" | "target";
+
+/**
+ * `GET api/models/{id}/neighbors?side=source&token=ID`: the ten tokens whose static embeddings have the highest cosine
+ * similarity to that of a token. A static embedding is a row of the input embeddings, before positions and layers.
+ */
+export interface Neighbors {
+  side: Side;
+  token: Token;
+  /** The number of rows of the table, and the dimension of each. */
+  vocab_size: number;
+  width: number;
+  /** The most similar first. */
+  neighbors: { token: Token; similarity: number }[];
+}
+
+/**
+ * `POST api/models/{id}/contextual-vectors`: the words of some sentences in the static embeddings, in the input of the first
+ * layer, and after each layer. A word of several tokens has the mean of their vectors.
+ */
+export interface ContextualVectorsRequest {
+  /** A group is a sense of a word, for example; group 0 belongs to none. */
+  sentences: { text: string; group: number }[];
+  /** The words on the map; without it, all. */
+  words?: string[];
+  /** The word whose occurrences are compared. Upper and lower case make no difference. */
+  word?: string;
+}
+export interface ContextualVectors {
+  words: { sentence: number; text: string }[];
+  /** The indices of the words on the map, and of the occurrences that are compared. */
+  shown: number[];
+  occurrences: number[];
+  /** The last includes what follows the layers, such as a final norm. */
+  layers: {
+    name: string;
+    /** [x, y] of each word on the map: the first two principal components of the vectors, normalized to a length of 1. */
+    points: number[][];
+    /** The fraction of the variance that both axes show. */
+    variance: number;
+    /** The cosine similarity of every two occurrences. */
+    cosines: number[][];
+    /** The mean cosine of the pairs within a group, or between two. */
+    groups: { first: number; second: number; pairs: number; mean: number }[];
+  }[];
+}
+
+/**
+ * `GET api/traces/{id}/residual-stream`: the vectors of the text that a model reads (a translator's source, a language
+ * model's whole text), up to 256 tokens.
+ */
+export interface ResidualStream {
+  tokens: Token[];
+  /** [layer][token], from the input of the first layer to the last. */
+  norms: number[][];
+  /** [layer][token], from the first layer on: the cosine to the vector before the layer. Empty if its width is another. */
+  cosines: number[][];
+}
+
+/**
+ * `GET api/patterns?length=1024&window=128&step=2&tokens=16&causal=false&own=`: attention patterns over a sequence. With
+ * `causal`, all are combined with the causal pattern. `own` is another pattern, written as in a recipe.
+ */
+export interface PatternsRequest {
+  /** The number of queries and keys. */
+  length: number;
+  window: number;
+  /** The distance of neighbors in the dilated window. */
+  step: number;
+  /** Global tokens. */
+  tokens: number;
+  causal: boolean;
+  own: string;
+}
+export interface Patterns {
+  request: PatternsRequest;
+  /** The size of FlexAttention's blocks. */
+  block: number;
+  /** The number of positions behind a row or column of `cells`. */
+  cell: number;
+  /** All pairs of a query and a key. */
+  dense: number;
+  patterns: {
+    name: string;
+    /** As in a recipe. */
+    pattern: string;
+    description: string;
+    /** The pairs that are allowed. */
+    pairs: number;
+    /** The blocks that FlexAttention computes, those among them that need no mask, and all blocks. */
+    blocks: number;
+    full_blocks: number;
+    all_blocks: number;
+    /** The pairs of the sequence in the computed blocks. */
+    computed_pairs: number;
+    /** The number of allowed pairs in each cell. */
+    cells: number[][];
+    /** Each block: 0 skipped, 1 computed with the mask, 2 computed without, because all of its pairs are allowed. */
+    tiles: number[][];
+  }[];
+}
+
+/** `GET api/traces/{id}/patterns`: the patterns of a model's attention; none for a model before the Transformer. */
+export interface ModelPatterns {
+  layers: {
+    attention_type: AttentionType;
+    layer: number;
+    pattern: string;
+    /** The pairs of the trace that the pattern allows, and all of them. */
+    pairs: number;
+    dense: number;
+  }[];
+}
+
 /** `GET api/runs`: training runs on disk; `GET api/runs/{id}?after=LINE`: new metrics of one. */
 export interface RunSummary {
   id: string;
@@ -396,6 +511,9 @@ export interface Embedded {
   cells: Cell[];
   nodes: NodeAttention[];
   positions?: Positions[];
+  neighbors?: Neighbors[];
+  patterns?: Patterns[];
+  model_patterns?: ModelPatterns;
 }
 
 /**
@@ -453,6 +571,19 @@ export interface State {
   /** Positions: the number of positions, and the number of dimensions of each encoding. */
   length: number;
   width: number;
+  /** Embeddings: the token whose neighbors are shown, as "source.ID"; sentences, one in a line; a word; and the layer. */
+  neighbors_of: string;
+  sentences: string;
+  word: string;
+  map_words: string;
+  stage: number;
+  /** Attention patterns: the length, the window, the step of the dilated window, global tokens, and one's own pattern. */
+  pattern_length: number;
+  window: number;
+  dilation: number;
+  global_tokens: number;
+  causal: boolean;
+  own_pattern: string;
   /** Runs: the x axis, the y scale, smoothing, and which runs; empty: those in training, or else the first. */
   axis: "step" | "time";
   scale: "linear" | "log";
@@ -490,6 +621,11 @@ export interface Source {
   job(id: string): Promise<Job>;
   stopJob(id: string): Promise<void>;
   positions(length: number, width: number): Promise<Positions>;
+  neighbors(model: string, side: Side, token: number): Promise<Neighbors>;
+  contextualVectors(model: string, request: ContextualVectorsRequest): Promise<ContextualVectors>;
+  residualStream(trace: string): Promise<ResidualStream>;
+  patterns(request: PatternsRequest): Promise<Patterns>;
+  modelPatterns(trace: string): Promise<ModelPatterns>;
   runs(): Promise<RunSummary[]>;
   runMetrics(id: string, after: number): Promise<RunMetrics>;
 }

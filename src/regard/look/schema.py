@@ -9,12 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 AttentionType = Literal["encoder", "decoder", "cross"]
 Ablation = Literal["zero", "mean"]
+Side = Literal["source", "target"]
 Metric = Literal["loss", "bleu"]
 Method = Literal["beam", "greedy", "sample"]
 
 MAX_TEXT_LENGTH = 100_000
 """Characters of a text to trace."""
 MAX_BEAM_SIZE, MAX_NEW_TOKENS = 32, 4096
+MAX_SENTENCES = 64
+"""Sentences whose words are compared."""
 
 
 class Message(BaseModel):
@@ -354,6 +357,105 @@ class Lens(Message):
     layers: list[list[LensCell]]
 
 
+class Neighbor(Message):
+    token: Token
+    similarity: float
+
+
+class Neighbors(Message):
+    side: Side
+    token: Token
+    vocab_size: int
+    width: int
+    neighbors: list[Neighbor]
+
+
+class GroupedSentence(Message):
+    text: Annotated[str, Field(max_length=2000)]
+    group: Annotated[int, Field(ge=0, le=100)]
+
+
+class ContextualVectorsRequest(Message):
+    sentences: Annotated[list[GroupedSentence], Field(min_length=1, max_length=MAX_SENTENCES)]
+    words: Words | None = None
+    word: Annotated[str, Field(max_length=200)] | None = None
+
+
+class SentenceWord(Message):
+    sentence: int
+    text: str
+
+
+class GroupSimilarity(Message):
+    first: int
+    second: int
+    pairs: int
+    mean: float
+
+
+class LayerVectors(Message):
+    name: str
+    points: list[list[float]]
+    variance: float
+    cosines: list[list[float]]
+    groups: list[GroupSimilarity]
+
+
+class ContextualVectors(Message):
+    words: list[SentenceWord]
+    shown: list[int]
+    occurrences: list[int]
+    layers: list[LayerVectors]
+
+
+class ResidualStream(Message):
+    tokens: list[Token]
+    norms: list[list[float]]
+    cosines: list[list[float]]
+
+
+class AttentionPattern(Message):
+    name: str
+    pattern: str
+    description: str
+    pairs: int
+    blocks: int
+    full_blocks: int
+    all_blocks: int
+    computed_pairs: int
+    cells: list[list[int]]
+    tiles: list[list[int]]
+
+
+class PatternsRequest(Message):
+    length: int
+    window: int
+    step: int
+    tokens: int
+    causal: bool
+    own: str
+
+
+class Patterns(Message):
+    request: PatternsRequest
+    block: int
+    cell: int
+    dense: int
+    patterns: list[AttentionPattern]
+
+
+class LayerPattern(Message):
+    attention_type: AttentionType
+    layer: int
+    pattern: str
+    pairs: int
+    dense: int
+
+
+class ModelPatterns(Message):
+    layers: list[LayerPattern]
+
+
 class Requirement(Message):
     name: str
     holds: bool
@@ -399,6 +501,9 @@ class Embedded(Message):
     cells: list[Cell]
     nodes: list[NodeAttention]
     positions: list[Positions] | None = None
+    neighbors: list[Neighbors] | None = None
+    patterns: list[Patterns] | None = None
+    model_patterns: ModelPatterns | None = None
 
 
 class ErrorResponse(Message):

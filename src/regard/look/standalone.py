@@ -19,10 +19,22 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.look.analysis.attention_cell import compute_cells
+from regard.look.analysis.attention_patterns import compare_patterns, model_patterns
+from regard.look.analysis.embeddings.neighbors import nearest_neighbors
 from regard.look.analysis.model_diagram import draw_model
 from regard.look.analysis.search_recorder import StoppedError
 from regard.look.positions.schemes import positions
-from regard.look.schema import Cell, CellRequest, Message, ModuleBox, NodeAttention
+from regard.look.schema import (
+    Cell,
+    CellRequest,
+    Message,
+    ModuleBox,
+    Neighbors,
+    NodeAttention,
+    PatternsRequest,
+    Side,
+    Token,
+)
 from regard.look.trace import Trace, array_specs
 
 MAX_FILE_BYTES = 96 << 20
@@ -30,9 +42,13 @@ MAX_NOTEBOOK_BYTES = 16 << 20
 """Size limit of a page in a notebook, which stores it."""
 CELL_BYTES, NODE_BYTES = 4 << 20, 1 << 20
 """Budgets for the cells and nodes in a file; a quarter of that in a notebook."""
+NEIGHBOR_BYTES = 128 << 10
+"""Budget for the nearest neighbors of the text's tokens."""
 MAX_NODES = 100
 POSITIONS = ((64, 64), (7, 4), (8, 4), (16, 4))
 """Lengths and widths whose positional encodings are embedded: the default, and those of the lecture's example."""
+PATTERNS = PatternsRequest(length=1024, window=128, step=2, tokens=16, causal=False, own="")
+"""The sequence over which attention patterns are embedded: what the page shows at first."""
 _PLACEHOLDER = '<script type="application/json" id="embedded"></script>'
 _DIGITS = 6
 
@@ -51,7 +67,11 @@ def standalone_page(
         "cells": _json_list(_within_budget(CELL_BYTES // divisor, _cells(trace), should_stop)),
         "nodes": _json_list(() if without_beams else _within_budget(NODE_BYTES // divisor, _nodes(trace), should_stop)),
         "positions": _positions(),
+        "neighbors": _json_list(_within_budget(NEIGHBOR_BYTES // divisor, _neighbors(trace), should_stop)),
+        "patterns": _patterns(),
     }
+    if trace.traced_model is not None:
+        content["model_patterns"] = _json(model_patterns(trace).to_dict())
     text = "{" + ",".join(f'"{name}":{value}' for name, value in content.items()) + "}"
     return page.replace(_PLACEHOLDER, _PLACEHOLDER.replace("></", f">{text.replace('<', chr(92) + 'u003c')}</"))
 
@@ -136,6 +156,19 @@ def _nodes(trace: Trace) -> Iterator[NodeAttention]:
             continue
 
 
+def _neighbors(trace: Trace) -> Iterator[Neighbors]:
+    """The nearest neighbors of each token of the text and the output, in the static embeddings."""
+    if trace.traced_model is None:
+        return
+    sides: dict[Side, list[Token]] = {"source": trace.header.source, "target": trace.header.target}
+    for side, tokens in sides.items():
+        for token in dict.fromkeys(token.id for token in tokens):
+            try:
+                yield nearest_neighbors(trace.traced_model, side, token)
+            except UserError:  # a model of images, or without embeddings
+                return
+
+
 def _cells(trace: Trace) -> Iterator[Cell]:
     """Cells of every head: the middle query first, then the queries around it."""
     specs = [spec for spec in reversed(trace.header.model.attention) if not spec.weights_only]
@@ -175,6 +208,11 @@ def _within_budget(budget: int, messages: Iterable[Message], should_stop: Callab
 @cache
 def _positions() -> str:
     return _json_list(_json(positions(length, width).to_dict()) for length, width in POSITIONS)
+
+
+@cache
+def _patterns() -> str:
+    return _json_list([_json(compare_patterns(PATTERNS).to_dict())])
 
 
 def _json_list(items: Iterable[str]) -> str:

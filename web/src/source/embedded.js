@@ -114,6 +114,19 @@ export function embeddedSource(file) {
       const found = (file.positions ?? []).find((each) => each.length === length && each.width === width);
       return found ?? reject("Computing encodings of another size");
     },
+    async neighbors(_, side, token) {
+      const found = (file.neighbors ?? []).find((each) => each.side === side && each.token.id === token);
+      return found ?? reject("Looking up the neighbors of this token");
+    },
+    contextualVectors: () => reject("Reading other sentences"),
+    residualStream: () => reject("Reading the residual stream"),
+    async patterns(wanted) {
+      const found = (file.patterns ?? []).find(({ request }) =>
+        Object.entries(wanted).every(([name, value]) => request[/** @type {keyof typeof wanted} */ (name)] === value),
+      );
+      return found ?? reject("Computing patterns of other sizes");
+    },
+    modelPatterns: async () => file.model_patterns ?? reject("Reading the model’s patterns"),
     runs: async () => [],
     runMetrics: () => reject("Reading a run’s metrics"),
   };

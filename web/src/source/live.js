@@ -177,6 +177,17 @@ export function liveSource(onReachable, onBusy, base = "") {
       await request(`jobs/${encodeURIComponent(id)}`, { method: "DELETE" });
     },
     positions: (length, width) => getCachedJson(`positions?length=${length}&width=${width}`),
+    neighbors: (model, side, token) =>
+      getCachedJson(`models/${encodeURIComponent(model)}/neighbors?side=${side}&token=${token}`),
+    contextualVectors: (model, sentences) =>
+      inTurn(() => postJson(`models/${encodeURIComponent(model)}/contextual-vectors`, sentences)),
+    residualStream: (trace) => getCachedJson(`traces/${encodeURIComponent(trace)}/residual-stream`),
+    patterns: ({ length, window, step, tokens, causal, own }) =>
+      getCachedJson(
+        `patterns?length=${length}&window=${window}&step=${step}&tokens=${tokens}&causal=${causal}` +
+          `&own=${encodeURIComponent(own)}`,
+      ),
+    modelPatterns: (trace) => getCachedJson(`traces/${encodeURIComponent(trace)}/patterns`),
     runs: () => getJson("runs"),
     runMetrics: (id, after) => getJson(`runs/${encodeURIComponent(id)}?after=${after}`),
   };

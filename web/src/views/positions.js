@@ -11,6 +11,7 @@ import { heatmap, heatmapLegend, largestAbsolute, valueRange } from "./shared/he
 import { LatestRequest } from "./shared/latest_request.js";
 import { showError, showLoading } from "./shared/placeholders.js";
 import { scrollable, section } from "./shared/section.js";
+import { slider } from "./shared/slider.js";
 
 /** @import { Mounted, Positions, State, View, ViewContext } from "../contract.d.ts" */
 /** @import { Scheme } from "./positions/lecture_example.js" */
@@ -241,26 +242,4 @@ function requirementTable(schemes) {
     "Requirements",
     h("table", { class: "requirements" }, h("thead", {}, header), h("tbody", {}, rows)),
   );
-}
-
-/** @param {string} label @param {number} min @param {number} max @param {number} step @param {(value: number) => void} onInput */
-function slider(label, min, max, step, onInput) {
-  const output = h("output");
-  const input = h("input", {
-    type: "range",
-    min,
-    max,
-    step,
-    "aria-label": label,
-    oninput: () => onInput(Number(input.value)),
-  });
-  return {
-    element: h("label", { class: "choice" }, h("span", {}, label), input, output),
-    value: () => Number(input.value),
-    /** Show the nearest valid value. @param {number} value */
-    show(value) {
-      input.value = String(value);
-      setChildren(output, input.value);
-    },
-  };
 }

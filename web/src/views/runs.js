@@ -6,16 +6,16 @@ import { h, s, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatDuration, formatNumber } from "../page/format.js";
-import { curve, curveFields, fieldTitle, groupIntoCharts, isNoisy, nearestPoint, smooth, smoothingWindow } from "./runs/curves.js";
-import { LineChart } from "./runs/line_chart.js";
+import { curve, curveFields, fieldTitle, groupIntoCharts, isNoisy, smooth, smoothingWindow } from "./runs/curves.js";
 import { MetricsFeed, NO_RUNS } from "./runs/metrics_feed.js";
 import { runList, runName } from "./runs/run_list.js";
 import { radioRow } from "./shared/choices.js";
+import { LineChart, nearestPoint } from "./shared/line_chart.js";
 import { scrollable, section } from "./shared/section.js";
 
 /** @import { Mounted, RunSummary, State, View, ViewContext } from "../contract.d.ts" */
-/** @import { Axis, MetricRecord, Point } from "./runs/curves.js" */
-/** @import { Series } from "./runs/line_chart.js" */
+/** @import { Axis, MetricRecord } from "./runs/curves.js" */
+/** @import { Point, Series } from "./shared/line_chart.js" */
 
 /** @typedef {{ run: RunSummary, number: number, records: MetricRecord[] }} SelectedRun */
 
@@ -221,9 +221,9 @@ class RunsView {
   series({ run, number, records }, field) {
     return {
       name: `${runName(run)}, ${fieldTitle(field)}`,
-      runNumber: String(number),
+      shortName: String(number),
       color: this.context.color(0, number - 1),
-      isValidation: field.startsWith("valid/"),
+      isDashed: field.startsWith("valid/"),
       points: curve(records, field, this.settings.axis),
       shown: this.shownPoints(records, field),
       isSmoothed: this.settings.smoothing > 0 && isNoisy(field),

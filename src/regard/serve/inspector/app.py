@@ -15,8 +15,12 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from regard.look.analysis.attention_maps import check_heads
+from regard.look.analysis.attention_patterns import compare_patterns, model_patterns
 from regard.look.analysis.attribution.contrast import explain_choice, find_choice
 from regard.look.analysis.attribution.logit_lens import look_through_layers
+from regard.look.analysis.embeddings.contextual import contextual_vectors
+from regard.look.analysis.embeddings.neighbors import nearest_neighbors
+from regard.look.analysis.embeddings.residual_stream import residual_stream
 from regard.look.analysis.head_importance import measure_heads
 from regard.look.analysis.model_diagram import draw_model
 from regard.look.models.autoregressive import require_generator
@@ -25,12 +29,15 @@ from regard.look.positions.schemes import positions
 from regard.look.runs import list_runs, read_run_metrics
 from regard.look.schema import (
     CellRequest,
+    ContextualVectorsRequest,
     ContrastRequest,
     HeadImportance,
     HeadImportanceRequest,
     LensRequest,
     Message,
+    PatternsRequest,
     RunRequest,
+    Side,
     TokenEvent,
 )
 from regard.look.trace import MAX_BYTES, Trace, trace_from_bytes
@@ -125,6 +132,8 @@ def add_page_routes(app: FastAPI | APIRouter, state: AppState, page: StaticPage 
     _add_trace_routes(app, state)
     _add_attention_routes(app, state)
     _add_attribution_routes(app, state)
+    _add_embedding_routes(app, state)
+    _add_pattern_routes(app, state)
     _add_job_routes(app, state)
     _add_run_routes(app, state)
     _add_static_routes(app, page or StaticPage())
@@ -235,6 +244,44 @@ def _add_attribution_routes(app: FastAPI | APIRouter, state: AppState) -> None:
         return await compute(
             request, state.worker(trace), lambda: _json(look_through_layers(traced_model, trace, message))
         )
+
+
+def _add_embedding_routes(app: FastAPI | APIRouter, state: AppState) -> None:
+    @app.get("/api/models/{model_id}/neighbors")
+    async def neighbors(model_id: str, request: Request, side: Side, token: int) -> Response:
+        traced_model = state.traced_model(model_id)
+        worker = state.workers[model_id]
+        return await compute(request, worker, lambda: _json(nearest_neighbors(traced_model, side, token)))
+
+    @app.post("/api/models/{model_id}/contextual-vectors")
+    async def vectors(model_id: str, request: Request) -> Response:
+        message = await read_json(request, ContextualVectorsRequest)
+        traced_model = state.traced_model(model_id)
+        worker = state.workers[model_id]
+        return await compute(request, worker, lambda: _json(contextual_vectors(traced_model, message)))
+
+    @app.get("/api/traces/{trace_id}/residual-stream")
+    async def norms(trace_id: str, request: Request) -> Response:
+        trace = state.store.get(trace_id)
+        return await compute(request, state.worker(trace), lambda: _json(residual_stream(trace)))
+
+
+def _add_pattern_routes(app: FastAPI | APIRouter, state: AppState) -> None:
+    @app.get("/api/patterns")
+    async def patterns(
+        request: Request, length: int, window: int, step: int, tokens: int, causal: bool = False, own: str = ""
+    ) -> Response:
+        wanted = PatternsRequest(length=length, window=window, step=step, tokens=tokens, causal=causal, own=own)
+        return await compute(
+            request,
+            state.converter,
+            lambda: _json(compare_patterns(wanted)),
+        )
+
+    @app.get("/api/traces/{trace_id}/patterns")
+    async def patterns_of_model(trace_id: str, request: Request) -> Response:
+        trace = state.store.get(trace_id)
+        return await compute(request, state.converter, lambda: _json(model_patterns(trace)))
 
 
 def _add_job_routes(app: FastAPI | APIRouter, state: AppState) -> None:

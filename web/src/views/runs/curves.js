@@ -3,7 +3,8 @@
  */
 
 /** @typedef {Record<string, number | null>} MetricRecord */
-/** @typedef {{ x: number, y: number, step: number }} Point */
+/** @import { Point } from "../shared/line_chart.js" */
+
 /** @typedef {"step" | "time"} Axis */
 
 /** Fields that locate a record and are no curves themselves. */
@@ -96,16 +97,6 @@ export function smooth(points, decay) {
 /** The approximate number of records that a moving average covers. @param {number} decay */
 export function smoothingWindow(decay) {
   return Math.round(1 / (1 - decay));
-}
-
-/** The point nearest to x. @param {Point[]} points @param {number} x @returns {Point | null} */
-export function nearestPoint(points, x) {
-  let best = null;
-  for (const point of points) {
-    if (Number.isNaN(point.y)) continue;
-    if (best === null || Math.abs(point.x - x) < Math.abs(best.x - x)) best = point;
-  }
-  return best;
 }
 
 /**

@@ -15,6 +15,7 @@ import { divergingColor } from "./diverging_colors.js";
  * @property {string} label what the heatmap shows
  * @property {(row: number) => string} rowName
  * @property {(column: number) => string} columnName
+ * @property {(row: number, column: number) => string} [describe] what a cell means, instead of its number
  * @property {boolean} [labels] whether to draw the names of rows and columns, if there is room
  * @property {number} [limit] the absolute value of the strongest color
  * @property {number} [maxWidth]
@@ -36,7 +37,7 @@ export function heatmap(values, options) {
   const canvas = h("canvas", {
     tabindex: 0,
     role: "img",
-    "aria-label": `${options.label} ${describeValues(values)} Arrow keys read single values.`,
+    "aria-label": `${options.label} ${options.describe ? "" : `${describeValues(values)} `}Arrow keys read single values.`,
   });
   const valueText = h("output", { class: "heatmap-value" });
   paint(canvas, values, layout, options, null);
@@ -51,7 +52,7 @@ export function heatmap(values, options) {
     setChildren(
       valueText,
       `${options.rowName(row)} · ${options.columnName(column)}: `,
-      h("b", {}, value === null ? "masked" : formatNumber(value, 4)),
+      h("b", {}, options.describe?.(row, column) ?? (value === null ? "masked" : formatNumber(value, 4))),
     );
   };
   canvas.addEventListener("mousemove", (event) => moveCursor(cellAt(event, canvas, layout) ?? cursor));

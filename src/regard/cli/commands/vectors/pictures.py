@@ -185,8 +185,8 @@ def _project(
     title: str, labels: list[str], groups: list[str], found: Any, method: Method, perplexity: float
 ) -> "VectorMap":
     from regard.lab.vectors.maps import VectorMap
-    from regard.lab.vectors.projection import pca, tsne
     from regard.model.before.word_vectors.neighbors import unit_rows
+    from regard.model.before.word_vectors.projection import pca, tsne
 
     units = unit_rows(found)
     if method is Method.pca:

@@ -1,25 +1,24 @@
 /**
- * A line chart with a cursor that reads all curves at one x. Each curve ends with the number of its run, so that color is
- * not the only difference.
+ * A line chart with a cursor that reads all curves at one x. Each curve ends with a short name, such as the number of its
+ * run, so that color is not the only difference.
  */
 
 import { scaleLinear, scaleLog } from "d3-scale";
 import { line } from "d3-shape";
 import { s, setChildren } from "../../page/dom.js";
 import { formatDuration, formatNumber } from "../../page/format.js";
-import { nearestPoint } from "./curves.js";
 
 /** @import { ScaleLinear, ScaleLogarithmic } from "d3-scale" */
-/** @import { Axis, Point } from "./curves.js" */
 
+/** @typedef {{ x: number, y: number, step: number }} Point */
 /** @typedef {ScaleLinear<number, number> | ScaleLogarithmic<number, number>} Scale */
 
 /**
  * @typedef {object} Series
- * @property {string} name the run and the field
- * @property {string} runNumber
+ * @property {string} name
+ * @property {string} shortName what the curve ends with
  * @property {string} color
- * @property {boolean} isValidation drawn dashed, with a dot for each point
+ * @property {boolean} isDashed drawn dashed, with a dot for each point
  * @property {Point[]} points as logged
  * @property {Point[]} shown as drawn
  * @property {boolean} isSmoothed whether the two differ
@@ -28,10 +27,11 @@ import { nearestPoint } from "./curves.js";
 /**
  * @typedef {object} ChartOptions
  * @property {string} title
- * @property {Axis} axis
+ * @property {string} axis the name of the x axis; "time" is in seconds
  * @property {boolean} log
  * @property {[number, number]} range of the x axis
  * @property {number} width
+ * @property {number} [endWidth] room for the names at the ends of the curves
  * @property {(x: number) => void} onPoint called with the x under the mouse
  */
 
@@ -40,9 +40,9 @@ const MARGIN = { left: 52, right: 24, top: 10, bottom: 30 };
 
 export class LineChart {
   /** @param {Series[]} series @param {ChartOptions} options */
-  constructor(series, { title, axis, log, range, width, onPoint }) {
+  constructor(series, { title, axis, log, range, width, endWidth = MARGIN.right, onPoint }) {
     this.series = series;
-    const pixels = [MARGIN.left, width - MARGIN.right];
+    const pixels = [MARGIN.left, width - endWidth];
     this.x = scaleLinear(range[0] < range[1] ? range : [range[0] - 1, range[0] + 1], pixels);
     const values = series.flatMap(({ points, shown }) => [...points, ...shown]).map(({ y }) => y);
     const valueRange = minAndMax(values.filter(Number.isFinite));
@@ -86,24 +86,24 @@ export class LineChart {
   }
 
   /** @param {Series} series */
-  drawCurve({ name, runNumber, color, isValidation, points, shown, isSmoothed }) {
+  drawCurve({ name, shortName, color, isDashed, points, shown, isSmoothed }) {
     const path = line(
       (/** @type {Point} */ { x }) => this.x(x),
       ({ y }) => this.y(y),
     ).defined(({ y }) => Number.isFinite(y));
     const finite = shown.filter(({ y }) => Number.isFinite(y));
-    const dots = isValidation || finite.length < 3 ? finite : [];
+    const dots = isDashed || finite.length < 3 ? finite : [];
     const last = finite.at(-1);
     const style = { stroke: color };
     return [
       isSmoothed ? s("path", { class: "curve raw", d: path(points), style }) : null,
-      s("path", { class: `curve${isValidation ? " dashed" : ""}`, d: path(shown), style }, s("title", {}, name)),
+      s("path", { class: `curve${isDashed ? " dashed" : ""}`, d: path(shown), style }, s("title", {}, name)),
       dots.map(({ x, y }) => s("circle", { cx: this.x(x), cy: this.y(y), r: 2.6, style: { fill: color } })),
       last
         ? s(
             "text",
-            { class: "run-number", x: this.x(last.x) + 6, y: this.y(last.y) + 4, style: { fill: color } },
-            runNumber,
+            { class: "curve-name", x: this.x(last.x) + 6, y: this.y(last.y) + 4, style: { fill: color } },
+            shortName,
           )
         : null,
     ].flat();
@@ -118,7 +118,7 @@ function yScale([lowest, highest], log) {
   return scaleLinear([lowest - padding, highest + padding], pixels);
 }
 
-/** @param {Scale} x @param {Scale} y @param {number} width @param {Axis} axis */
+/** @param {Scale} x @param {Scale} y @param {number} width @param {string} axis */
 function drawAxes(x, y, width, axis) {
   const labelY = HEIGHT - 12;
   const { ticks, format } = axis === "time" ? timeTicks(x, width) : stepTicks(x, width);
@@ -154,6 +154,16 @@ function timeTicks(x, width) {
 function thinOut(ticks) {
   if (ticks.length <= 8) return ticks;
   return ticks.filter((tick) => "125".includes(tick.toExponential()[0]));
+}
+
+/** The point nearest to x. @param {Point[]} points @param {number} x @returns {Point | null} */
+export function nearestPoint(points, x) {
+  let best = null;
+  for (const point of points) {
+    if (Number.isNaN(point.y)) continue;
+    if (best === null || Math.abs(point.x - x) < Math.abs(best.x - x)) best = point;
+  }
+  return best;
 }
 
 /** @param {number[]} values @returns {[number, number]} */

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from regard.errors import UserError
-from regard.lab.vectors.projection import divergence, gradient, joint_probabilities, pca, squared_distances, tsne
+from regard.model.before.word_vectors.projection import (
+    divergence,
+    gradient,
+    joint_probabilities,
+    pca,
+    squared_distances,
+    tsne,
+)
 
 
 def clusters(count: int = 20) -> tuple[np.ndarray, np.ndarray]:
