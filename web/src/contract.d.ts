@@ -478,6 +478,9 @@ export interface State {
   merge_subwords: boolean;
   average_heads: boolean;
   show_special: boolean;
+  /** Heads: the measure of what heads do that they are sorted by, and the tag that they have; "*": any tag. */
+  sort_heads: string;
+  head_tag: string;
   threshold: number;
   method: DecodingSettings["method"];
   beam_size: number;

@@ -102,5 +102,5 @@ def _strategies(source: int, target: int) -> dict[str, tuple[list[Link], float]]
     }
     for offset in OFFSETS:
         inside = [(j + offset, j) for j in rows if 0 <= j + offset < source]
-        links[f"always the {describe_offset(offset, 'word')}"] = (inside, 1.0)
+        links[describe_offset(offset, "word")] = (inside, 1.0)
     return links

@@ -209,8 +209,8 @@ def _alignment_measure(side: Side, words: int) -> RoleMeasure:
     return RoleMeasure(
         attention_type="cross",
         name=f"alignment-{side}",
-        label=f"alignment error, word {side}",
-        tag=f"aligns {side}",
+        label=f"alignment error ({side})",
+        tag={"written": "align", "read": "align read"}[side],
         description=(
             f"The alignment error rate of the links from the word that a step {which} to the source word that it "
             "attends to most. Less is better."

@@ -89,16 +89,13 @@ def best_share(uniform: float, at_offsets: Tensor | None, count: int, unit: str 
     strategies = [Baseline(uniform / count, "uniform attention")]
     if at_offsets is not None:
         best = int(at_offsets.argmax())
-        strategies.append(
-            Baseline(float(at_offsets[best]) / count, f"always the {describe_offset(OFFSETS[best], unit)}")
-        )
+        strategies.append(Baseline(float(at_offsets[best]) / count, describe_offset(OFFSETS[best], unit)))
     return max(strategies)
 
 
 def describe_offset(offset: int, unit: str) -> str:
-    """ "word before", "2nd token after" and so on."""
-    number = {1: "", 2: "2nd ", 3: "3rd "}[abs(offset)]
-    return f"{number}{unit} {'before' if offset < 0 else 'after'}"
+    """The strategy of attention at a distance: "always 2 tokens back"."""
+    return f"always {abs(offset)} {unit}{'s' if abs(offset) > 1 else ''} {'back' if offset < 0 else 'ahead'}"
 
 
 def is_clear_share(value: float, baseline: float, count: int) -> bool:
