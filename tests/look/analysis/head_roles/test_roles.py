@@ -1,5 +1,6 @@
 """What heads do: planted heads are recognized, and every number equals one computed with plain loops."""
 
+import gzip
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -186,6 +187,13 @@ def test_results_grow_example_by_example() -> None:
     assert steps[-1][1].examples == len(PAIRS)
 
 
+def test_sentences_too_long_to_align_leave_the_other_measures() -> None:
+    lines = [f"{'a ' * 120}\t{'the ' * 120}"]
+    roles = measure_head_roles(autoregressive_model(), HeadRolesRequest(lines=lines))
+    assert {each.name for each in roles.measures if each.attention_type == "cross"} == {"first", "end"}
+    assert any("all sentences are too long" in note for note in roles.notes)
+
+
 def test_models_without_tokens_or_attention_are_refused() -> None:
     with pytest.raises(UserError, match="this model reads images"):
         measure_head_roles(task_models()["image-classification"])
@@ -203,5 +211,11 @@ def test_english_is_parsed_by_a_treebank_on_this_machine(tmp_path: Path, monkeyp
     assert counts == {"governor": 60, "governor: det": 30, "governor: nsubj": 30}
     assert role(roles, "encoder", 0, "governor").baseline == 1  # always the next word
     assert any("en_tiny-ud-dev.conllu" in note for note in roles.notes)
+    (tmp_path / "en_tiny-ud-dev.conllu").unlink()
+    (tmp_path / "gum").mkdir()
+    with gzip.open(tmp_path / "gum" / "dev.clean.gz", "wt") as file:
+        file.write("(TOP (S (NP (DT the) (NN cat)) (VP (VBD ate))))\n" * 25)
+    trees = measure_head_roles(autoregressive_model(), HeadRolesRequest(lines=PAIRS))
+    assert {each.name for each in trees.measures} >= {"governor", "governor: DT in NP", "governor: NP in S"}
     turkish = [f"kedi fareyi yedi\t{line}" for line in LINES["language-modeling"]]
     assert measure_head_roles(autoregressive_model(), HeadRolesRequest(lines=turkish)).sentences == 0

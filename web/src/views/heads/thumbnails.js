@@ -17,6 +17,8 @@ import { causalMask, groupRowsAndColumns } from "./selection.js";
 
 /** Rows and columns of a thumbnail at most. */
 const MAX_SIZE = 64;
+/** Heads in a row at most, where they are not in the order of the layers. */
+const MAX_COLUMNS = 4;
 
 /** @param {ViewContext} context */
 export function thumbnailGrid(context) {
@@ -247,7 +249,7 @@ export function thumbnailGrid(context) {
       measured = nowMeasured;
       const heads = measured?.select(allHeads(spec), state.sort_heads, state.head_tag) ?? allHeads(spec);
       const byLayer = measured?.measure(state.sort_heads) === undefined && heads.length === cells.size;
-      arrange(heads, spec.heads, byLayer);
+      arrange(heads, byLayer ? spec.heads : Math.min(spec.heads, MAX_COLUMNS), byLayer);
       label(state.sort_heads, byLayer);
       mark(state);
       const key = JSON.stringify([

@@ -16,6 +16,7 @@ from regard.look.analysis.head_roles.tally import RULE, Score, ShareTally
 from regard.look.analysis.head_roles.tokens import TOKEN_MEASURES, wanted_keys
 from regard.look.analysis.head_roles.word_alignment import Aligner
 from regard.look.analysis.head_roles.words import split_words, words_of
+from regard.look.models.tasks import TracedParser
 from regard.look.models.traced_model import TracedModel
 from regard.look.schema import AttentionType, HeadRole, HeadRoles, HeadRolesRequest, RoleMeasure
 
@@ -176,8 +177,12 @@ class _Measurement:
     def _learn_alignment(self) -> None:
         """Learn the alignment from the dev set and the training pairs that are on this machine."""
         others = training_items(self.traced_model, self.dev_set.recipe, self.folder)
-        pairs = (item for item in chain(self.dev_set.items, others) if isinstance(item, Pair))
+        known = set(self.dev_set.items)
+        pairs = chain(self.dev_set.items, (item for item in others if isinstance(item, Pair) and item not in known))
         aligner = Aligner((split_words(pair.source), split_words(pair.target)) for pair in pairs)
+        if not aligner.pairs:
+            self.notes.append("There is no word alignment: all sentences are too long, or empty.")
+            return
         aligner.learn()
         self.alignment = AlignmentTally(aligner)
         self.notes.append(
@@ -193,7 +198,7 @@ class _Measurement:
         for (attention_type, number), layer in example.layers.items():
             keys = example.keys(attention_type)
             if attention_type not in wanted:
-                has_text = attention_type != "decoder" or self.traced_model.task != "parsing"
+                has_text = attention_type != "decoder" or not isinstance(self.traced_model, TracedParser)
                 wanted[attention_type] = wanted_keys(
                     attention_type, layer.weights.shape[1], keys, self.end_ids, has_text
                 )

@@ -49,11 +49,11 @@ class Aligner:
     def __init__(self, pairs: Iterable[WordPair]) -> None:
         self.pairs = _select(pairs)
         """The pairs to learn from, in lower case."""
-        self._forward = _Direction(self.pairs)
-        self._backward = _Direction([(target, source) for source, target in self.pairs])
 
     def learn(self, iterations: tuple[int, int] = (UNIFORM_ITERATIONS, DIAGONAL_ITERATIONS)) -> None:
-        """Estimate the probabilities of both directions."""
+        """Estimate the probabilities of both directions; there has to be a pair."""
+        self._forward = _Direction(self.pairs)
+        self._backward = _Direction([(target, source) for source, target in self.pairs])
         for direction in (self._forward, self._backward):
             direction.learn(*iterations)
 
