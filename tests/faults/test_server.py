@@ -153,6 +153,8 @@ def test_run_of_a_diverged_model_fails_with_a_status(tmp_path: Path) -> None:
     body = {"ablation": "zero", "metric": "loss", "lines": ["the old cat\ta mouse"]}
     job = client.post("/api/models/small/head-importance", json=body).json()
     assert "weights are damaged" in wait_for_job(client, job["id"]).error
+    job = client.post("/api/models/small/head-roles", json={"lines": ["the old cat\ta mouse"]}).json()
+    assert "weights are damaged" in wait_for_job(client, job["id"]).error
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from regard.look.analysis.attribution.contrast import explain_choice
 from regard.look.analysis.attribution.logit_lens import look_through_layers
+from regard.look.analysis.head_roles.roles import measure_head_roles
 from regard.look.models.auto import load_traced_model
 from regard.look.schema import (
     BeamNode,
@@ -29,7 +30,7 @@ def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("REGARD_DATA", raising=False)
     monkeypatch.setattr("regard.look.analysis.dev_set.MAX_EXAMPLES", 2)  # instead of 100
     blocks = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "look.md", "exec"), names)
@@ -83,6 +84,33 @@ def test_numbers_of_the_bank_example_are_those_of_the_model() -> None:
     text = " ".join(section.split())
     for phrase in expected:
         assert phrase.replace("-", "−").replace("log−", "log-") in text
+
+
+def test_heads_that_the_page_names_do_what_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+    traced = load_traced_model("en-tr")
+    roles = measure_head_roles(traced, folder=traced.folder)
+
+    def heads(attention_type: str, measure: str, count: int | None = None) -> list[str]:
+        """The heads with a tag, or the best ones by an error rate."""
+        found = [role for role in roles.heads if (role.attention_type, role.measure) == (attention_type, measure)]
+        best = sorted(found, key=lambda role: role.value)[:count] if count else found
+        return sorted(f"{role.layer + 1}.{role.head + 1}" for role in best if role.tagged)
+
+    assert heads("encoder", "previous") == ["1.3", "4.2"]
+    assert heads("encoder", "next") == ["1.1", "2.1"]
+    assert heads("encoder", "end") == ["2.2", "2.4", "3.2", "3.4", "5.1"]
+    assert heads("cross", "alignment-written", 3) == ["2.1", "2.4", "3.2"]
+    assert heads("cross", "alignment-read") == ["1.1"]
+    section = PAGE.read_text(encoding="utf-8").split("## What heads do")[1].split("\n## ")[0]
+    assert "heads 1.3 and 4.2 attend to the previous token and 1.1 and 2.1 to the next one" in section
+    assert "(2.2, 2.4, 3.2, 3.4 and 5.1)" in section
+    others = [role for role in roles.heads if (role.layer, role.head) != (0, 0)]
+    written, read = (
+        [role.value for role in others if role.measure == f"alignment-{side}"] for side in ("written", "read")
+    )
+    assert all(far - near > 0.25 for near, far in zip(written, read, strict=True))
 
 
 def found_ids(trace: Any, found: Contrast) -> list[int]:

@@ -17,6 +17,7 @@ from regard.look.positions.schemes import positions
 from regard.look.schema import Cell, Job, ModelSummary, ModuleBox, NodeAttention, Positions, RunMetrics, RunSummary
 from regard.look.schema import Trace as Header
 from regard.look.trace import Trace, max_pool
+from regard.serve.inspector.jobs import MAX_JOBS
 from regard.serve.inspector.trace_store import TraceStore
 from tests.look.support import TEXT, autoregressive_model, request, task_models
 from tests.serve.support import busy_model, check_refused, events, make_client, run, run_task
@@ -250,9 +251,11 @@ def test_nodes_and_cells_of_an_unknown_trace_are_not_found(client: TestClient) -
     )
 
 
-@pytest.mark.parametrize(("method", "path"), [("get", "diagram"), ("post", "traces"), ("post", "head-importance")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("get", "diagram"), ("post", "traces"), ("post", "head-importance"), ("post", "head-roles")]
+)
 def test_unknown_model_is_not_found(client: TestClient, method: str, path: str) -> None:
-    bodies = {"traces": {"text": "a"}, "head-importance": {"ablation": "zero", "metric": "loss"}}
+    bodies = {"traces": {"text": "a"}, "head-importance": {"ablation": "zero", "metric": "loss"}, "head-roles": {}}
     body = {"json": bodies[path]} if method == "post" else {}
     check_refused(
         getattr(client, method)(f"/api/models/none/{path}", **body), 404, "no model 'none' on this server; it has small"
@@ -322,6 +325,30 @@ def test_head_importance_is_measured_in_the_background() -> None:
     assert job.result == measure_head_importance(
         traced_model, HeadImportanceRequest(ablation="zero", metric="loss", lines=PAIRS)
     )
+
+
+def test_head_roles_are_measured_once() -> None:
+    from regard.look.analysis.head_roles.roles import measure_head_roles
+    from regard.look.schema import HeadRolesRequest
+
+    traced_model = autoregressive_model(dtype=torch.float32)
+    client = make_client(traced_model, task_models()["image-classification"])
+    path, body = "/api/models/small/head-roles", {"lines": PAIRS}
+    with busy_model(client.state, "small"):  # type: ignore[attr-defined]  # so the job waits
+        started = client.post(path, json=body).json()
+        assert client.post(path, json=body).json()["id"] == started["id"]
+        assert client.delete(f"/api/jobs/{started['id']}").status_code == 200
+        again = client.post(path, json=body).json()  # a stopped job is no answer
+    assert wait_for_job(client, started).state == "stopped"
+    job = wait_for_job(client, again)
+    assert (job.state, job.done, job.total, job.error) == ("done", len(PAIRS) + 1, len(PAIRS) + 1, "")
+    assert job.result == measure_head_roles(traced_model, HeadRolesRequest(lines=PAIRS))
+    for _ in range(MAX_JOBS + 2):  # other jobs do not displace it
+        failing = {"ablation": "zero", "metric": "loss", "lines": ["no pair"]}
+        wait_for_job(client, client.post("/api/models/small/head-importance", json=failing).json())
+    assert client.post(path, json=body).json()["id"] == job.id
+    assert client.post(path, json={"lines": PAIRS[:1]}).json()["id"] != job.id
+    check_refused(client.post("/api/models/image-classification/head-roles", json={}), 400, "this model reads images")
 
 
 def test_failed_job_has_an_error() -> None:

@@ -271,7 +271,7 @@ export interface Job {
   total: number;
   state: "running" | "done" | "failed" | "stopped";
   error: string;
-  result?: HeadImportance | Contrast;
+  result?: HeadImportance | HeadRoles | Contrast;
 }
 export interface HeadImportance {
   metric: "loss" | "bleu";
@@ -280,6 +280,54 @@ export interface HeadImportance {
   examples: number;
   /** The metric with one head ablated, and its change from the baseline; filled as the job progresses. */
   heads: { attention_type: AttentionType; layer: number; head: number; value: number; change: number }[];
+}
+
+/**
+ * `POST api/models/{id}/head-roles`: measure what every head attends to; answered by a `Job`. For the same request, the
+ * job that is running or done is answered again.
+ */
+export interface HeadRolesRequest {
+  /** A dev set, as for head importance. */
+  lines?: string[];
+}
+export interface HeadRoles {
+  /** Examples of the dev set, and sentences of a treebank, so far. */
+  examples: number;
+  sentences: number;
+  /** Sentences: when a head gets a tag; what the word alignment and the treebank are. */
+  rule: string;
+  notes: string[];
+  /** What was measured of each attention type. */
+  measures: {
+    attention_type: AttentionType;
+    name: string;
+    label: string;
+    /** Its short form, on a thumbnail. */
+    tag: string;
+    /** What is counted, in sentences. */
+    description: string;
+    /** The number of queries, or of words. */
+    count: number;
+    /** Whether it is an error rate, of which less is better. */
+    is_error: boolean;
+  }[];
+  /** Every measure of every head, layer by layer. */
+  heads: {
+    attention_type: AttentionType;
+    layer: number;
+    head: number;
+    /** The name of the measure. */
+    measure: string;
+    /** The mean share of attention; or the share of words, or the error rate. */
+    value: number;
+    /** Where the value is a share of attention: the share of queries whose largest weight lies there. */
+    maximum?: number;
+    /** The value that a strategy gives that needs no learning, such as uniform attention. */
+    baseline: number;
+    strategy: string;
+    /** Whether the head beats the baseline clearly. */
+    tagged: boolean;
+  }[];
 }
 
 /**
@@ -554,6 +602,9 @@ export interface State {
   merge_subwords: boolean;
   average_heads: boolean;
   show_special: boolean;
+  /** Heads: the measure of what heads do that they are sorted by, and the tag that they have; "*": any tag. */
+  sort_heads: string;
+  head_tag: string;
   threshold: number;
   method: DecodingSettings["method"];
   beam_size: number;
@@ -616,6 +667,7 @@ export interface Source {
   node(trace: string, node: number): Promise<NodeAttention>;
   cell(trace: string, request: CellRequest): Promise<Cell>;
   measureHeads(model: string, request: HeadImportanceRequest): Promise<Job>;
+  measureRoles(model: string, request: HeadRolesRequest): Promise<Job>;
   explainChoice(trace: string, request: ContrastRequest): Promise<Job>;
   lens(trace: string, request: LensRequest): Promise<Lens>;
   job(id: string): Promise<Job>;

@@ -279,6 +279,41 @@ class HeadImportance(Message):
     heads: list[HeadScore]
 
 
+class HeadRolesRequest(Message):
+    lines: Annotated[list[Annotated[str, Field(max_length=10_000)]], Field(max_length=10_000)] | None = None
+
+
+class RoleMeasure(Message):
+    attention_type: AttentionType
+    name: str
+    label: str
+    tag: str
+    description: str
+    count: int
+    is_error: bool
+
+
+class HeadRole(Message):
+    attention_type: AttentionType
+    layer: int
+    head: int
+    measure: str
+    value: float
+    maximum: float | None = None
+    baseline: float
+    strategy: str
+    tagged: bool
+
+
+class HeadRoles(Message):
+    examples: int
+    sentences: int
+    rule: str
+    notes: list[str]
+    measures: list[RoleMeasure]
+    heads: list[HeadRole]
+
+
 class ContrastRequest(Message):
     position: Annotated[int, Field(ge=0)]
     contrast: Annotated[str, Field(max_length=200)] | int
@@ -325,7 +360,7 @@ class Contrast(Message):
     words: list[WordEffect]
 
 
-JobResult = HeadImportance | Contrast
+JobResult = HeadImportance | HeadRoles | Contrast
 
 
 class Job(Message):

@@ -30,7 +30,11 @@ SECONDS = 20
 EXAMPLES = 2000 if THOROUGH else 100
 REQUESTS = 10
 """Requests of an example, to different routes."""
-PAGE_PATHS = ["/api/traces", "/api/models/tagger/traces", "/api/models/tagger/head-importance", "/api/traces/x/cell"]
+PAGE_PATHS = [
+    "/api/traces",
+    *(f"/api/models/tagger/{name}" for name in ("traces", "head-importance", "head-roles")),
+    "/api/traces/x/cell",
+]
 
 OPTIONAL_BODIES = [*PAGE_PATHS, "/v2/languages", "/v2/usage"]
 """Paths where a body may be good for all that these tests know, or is not read."""

@@ -27,6 +27,8 @@ export const INITIAL_STATE = {
   merge_subwords: false,
   average_heads: false,
   show_special: true,
+  sort_heads: "",
+  head_tag: "",
   threshold: 0.05,
   method: "beam",
   beam_size: 0,

@@ -4,7 +4,7 @@
 
 import { h, setChildren, uniqueId } from "./dom.js";
 
-/** @typedef {() => import("./dom.js").Child[]} Content */
+/** @typedef {() => import("./dom.js").Child[] | null} Content */
 
 /** Milliseconds between leaving the element and closing. */
 const DELAY = 180;
@@ -16,7 +16,7 @@ let closing = 0;
 
 /**
  * @param {HTMLElement | SVGElement} element
- * @param {Content} content computed each time the tooltip opens
+ * @param {Content} content computed each time the tooltip opens; null if there is nothing to say
  */
 export function addTooltip(element, content) {
   const open = () => showTooltip(element, content);
@@ -38,6 +38,8 @@ export function hideTooltip() {
  * @param {Content} content
  */
 function showTooltip(element, content) {
+  const children = content();
+  if (children === null) return;
   clearTimeout(closing);
   if (!tooltip.isConnected) {
     document.body.append(tooltip);
@@ -48,7 +50,7 @@ function showTooltip(element, content) {
   }
   if (owner !== null && owner !== element) owner.removeAttribute("aria-describedby");
   owner = element;
-  setChildren(tooltip, content());
+  setChildren(tooltip, ...children);
   tooltip.hidden = false;
   element.setAttribute("aria-describedby", tooltip.id);
   const box = element.getBoundingClientRect();

@@ -106,6 +106,7 @@ export function embeddedSource(file) {
       return found ?? reject("Computing this attention row");
     },
     measureHeads: () => reject("Measuring head importance"),
+    measureRoles: () => reject("Measuring what heads do"),
     explainChoice: () => reject("Explaining a choice"),
     lens: () => reject("Looking through the layers"),
     job: () => reject("Measuring head importance"),

@@ -170,6 +170,7 @@ export function liveSource(onReachable, onBusy, base = "") {
     node: (trace, node) => inTurn(() => postJson(`traces/${encodeURIComponent(trace)}/nodes/${node}`, {})),
     cell: (trace, cellRequest) => inTurn(() => postJson(`traces/${encodeURIComponent(trace)}/cell`, cellRequest)),
     measureHeads: (model, jobRequest) => postJson(`models/${encodeURIComponent(model)}/head-importance`, jobRequest),
+    measureRoles: (model, jobRequest) => postJson(`models/${encodeURIComponent(model)}/head-roles`, jobRequest),
     explainChoice: (trace, choice) => postJson(`traces/${encodeURIComponent(trace)}/contrast`, choice),
     lens: (trace, steps) => inTurn(() => postJson(`traces/${encodeURIComponent(trace)}/lens`, steps)),
     job: (id) => getJson(`jobs/${encodeURIComponent(id)}`),

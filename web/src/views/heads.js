@@ -3,7 +3,7 @@
  * a weighted sum.
  */
 
-/** @import { AttentionType, State, Trace, View } from "../contract" */
+/** @import { AttentionType, HeadRoles, State, Trace, View } from "../contract" */
 /** @import { Selection } from "./heads/selection.js" */
 /** @import { Pin } from "./heads/lines.js" */
 
@@ -17,6 +17,9 @@ import { headControls } from "./heads/controls.js";
 import { linesPanel } from "./heads/lines.js";
 import { attentionNotes, attentionTable } from "./heads/notes.js";
 import { patchPanel } from "./heads/patches.js";
+import { RolesControl } from "./heads/roles/control.js";
+import { MeasuredHeads } from "./heads/roles/measured.js";
+import { rolesTable } from "./heads/roles/table.js";
 import { causalMask, groupRowsAndColumns, select } from "./heads/selection.js";
 import { thumbnailGrid } from "./heads/thumbnails.js";
 import { tokenEditor } from "./heads/token_editor.js";
@@ -40,6 +43,11 @@ export const view = {
     const { store, source } = context;
     const controls = headControls(context);
     const thumbnails = thumbnailGrid(context);
+    const rolesControl = new RolesControl(source, store, (measured) => {
+      roles = measured;
+      showRoles(store.get(), context.trace());
+    });
+    const table = rolesTable(store);
     const editor = tokenEditor(context);
     const sums = h("div", { class: "weighted-sums", "aria-live": "polite" });
     const notes = h("div", { class: "view-notes" });
@@ -77,6 +85,13 @@ export const view = {
         { class: "note" },
         "The stronger the color, the larger the weight. Click a head to select it; + overlays several heads (Space on the keyboard).",
       ),
+      rolesControl.element,
+      !source.live &&
+        h(
+          "p",
+          { class: "note", "data-no-export": true },
+          "Measuring what heads do on many sentences needs the running model, and this page is a standalone file.",
+        ),
       thumbnails.element,
     );
     const placeholder = h("p", { class: "note" }, "The heads will appear here once the model has run.");
@@ -85,6 +100,7 @@ export const view = {
       { class: "heads-body", hidden: true },
       h("div", { class: "heads-left" }, thumbnailSection, h("div", { class: "panel" }, editor.element)),
       h("div", { class: "heads-right" }, notes, linesSection, matrixSection),
+      table.element,
     );
     element.append(
       explanation(
@@ -100,6 +116,8 @@ export const view = {
 
     /** @type {Selection | null} */
     let selection = null;
+    /** What was measured of this model's heads. @type {HeadRoles | null} */
+    let roles = null;
     let requested = "";
     let startTime = 0;
 
@@ -228,6 +246,15 @@ export const view = {
       });
     }
 
+    /** The tags, order and table of the heads. @param {State} state @param {Trace | null} trace */
+    function showRoles(state, trace) {
+      if (trace === null || !trace.model.attention.some((spec) => spec.attention_type === state.attention_type)) return;
+      const measured = new MeasuredHeads(roles, state.attention_type);
+      rolesControl.showChoices(measured, state);
+      thumbnails.update(state, trace, roles === null ? null : measured);
+      table.show(roles, measured, thumbnails.order(), state.sort_heads);
+    }
+
     return {
       update(state, trace) {
         controls.update(state, trace);
@@ -235,7 +262,10 @@ export const view = {
         placeholder.hidden = trace !== null;
         if (trace === null) return;
         if (!trace.model.attention.some((spec) => spec.attention_type === state.attention_type)) return;
-        thumbnails.update(state, trace);
+        const model = context.model();
+        const isMeasurable = source.live && model?.input === "text" && model.name === trace.model.name;
+        rolesControl.show(isMeasurable ? model : null, state);
+        showRoles(state, trace);
         editor.update(trace);
         const key = JSON.stringify([
           trace.id,
@@ -271,6 +301,7 @@ export const view = {
         );
       },
       destroy() {
+        rolesControl.destroy();
         lines.destroy();
         matrix.destroy();
       },
@@ -289,6 +320,8 @@ export const view = {
               matrix: matrix.read(),
               overlaid: selection.overlaid.map(({ layer, head }) => ({ layer, head })),
               lines: lines.read(),
+              roles,
+              order: thumbnails.order(),
               sums: [...sums.querySelectorAll("[data-sum]")].map((line) => line.textContent),
               milliseconds: Number(body.dataset.painted),
             },

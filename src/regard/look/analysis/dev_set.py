@@ -1,10 +1,10 @@
-"""The dev set that head importance is measured on: given lines, the recipe's validation data, or data that ships.
+"""The dev set that heads are measured on: given lines, the recipe's validation data, or data that ships.
 
 Items become examples of token ids, so a single loss serves all tasks: the mean of −log p over all labels. Nothing is
 downloaded.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.attention.context import AttentionHook
 from regard.data.registry import find_dataset
 from regard.decode.strategy import upcast
 from regard.errors import UserError
@@ -35,14 +36,23 @@ class DevSet(NamedTuple):
     recipe: Recipe | None
 
 
-def load_dev_set(traced_model: TracedModel, lines: Sequence[str] | None, folder: Path | None) -> DevSet:
-    """The dev set of the given lines, or of data that the run folder's recipe names and this machine has."""
+def load_dev_set(
+    traced_model: TracedModel,
+    lines: Sequence[str] | None,
+    folder: Path | None,
+    make_example: Callable[[Any], Example | None] | None = None,
+) -> DevSet:
+    """The dev set of the given lines, or of data that the run folder's recipe names and this machine has.
+
+    Its examples are those for the loss unless another function makes them.
+    """
+    make_example = make_example or traced_model.make_example
     recipe = _read_recipe(folder)
     if lines is not None:
         candidates: Iterable[Any] = [traced_model.parse_line(line) for line in lines if line.strip()]
     else:
         candidates = islice(_recipe_items(traced_model, recipe, folder), MAX_EXAMPLES)
-    pairs = [(item, example) for item in candidates if (example := traced_model.make_example(item)) is not None]
+    pairs = [(item, example) for item in candidates if (example := make_example(item)) is not None]
     if not pairs:
         raise UserError(f"The dev set is empty: give lines{_line_format(traced_model)}.")
     return DevSet([example for _, example in pairs], [item for item, _ in pairs], recipe)
@@ -68,13 +78,29 @@ def run_unpadded(traced_model: TracedModel, examples: Sequence[Example]) -> None
         _forward(traced_model, [example])
 
 
-def _forward(traced_model: TracedModel, batch: Sequence[Example]) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def run_example(traced_model: TracedModel, example: Example, attention_hook: AttentionHook) -> None:
+    """Run the model on a single example, observed by `attention_hook`."""
+    _forward(traced_model, [example], attention_hook)
+
+
+def training_items(traced_model: TracedModel, recipe: Recipe | None, folder: Path | None) -> Iterator[Any]:
+    """The items of the recipe's training data that are on this machine, or else the model's fallback, if any."""
+    sources = [] if recipe is None else [each for each in recipe.data_sources().get("train", ()) if _is_available(each)]
+    if recipe is not None and sources:
+        return (item for source in sources for item in traced_model.read_items(recipe, source))
+    return traced_model.fallback_items(recipe, folder) or iter(())
+
+
+def _forward(
+    traced_model: TracedModel, batch: Sequence[Example], attention_hook: AttentionHook | None = None
+) -> tuple[Tensor, Tensor]:
     """The logits and labels of a batch."""
     model: Any = traced_model.model
     labels = [example.labels for example in batch]
     if isinstance(model, VisionTransformer):
         pixels = torch.stack([example.inputs for example in batch])
-        return model(pixels.to(model.device)), torch.stack(labels).to(model.device)
+        return model(pixels.to(model.device), attention_hook=attention_hook), torch.stack(labels).to(model.device)
     lengths = torch.tensor([len(example.inputs) for example in batch], device=model.device)
     inputs = pad_sequence([example.inputs for example in batch], batch_first=True).to(model.device)
     padded_labels = (
@@ -86,8 +112,9 @@ def _forward(traced_model: TracedModel, batch: Sequence[Example]) -> tuple[Tenso
             each.to(model.device) for each in model.pad_sources([example.source or () for example in batch])
         )
         source_lengths = None if input_lengths is None else sizes
-        return model(source, inputs, source_lengths=source_lengths, target_lengths=input_lengths), padded_labels
-    return model(inputs, lengths=input_lengths), padded_labels
+        lengths_of_both = {"source_lengths": source_lengths, "target_lengths": input_lengths}
+        return model(source, inputs, **lengths_of_both, attention_hook=attention_hook), padded_labels
+    return model(inputs, lengths=input_lengths, attention_hook=attention_hook), padded_labels
 
 
 def _read_recipe(folder: Path | None) -> Recipe | None:

@@ -29,12 +29,13 @@ from regard.look.models.traced_model import (
     Example,
     OnToken,
     ShouldStop,
+    TextExample,
     TracedModel,
     check_logits,
     edited_request,
 )
 from regard.look.models.what_if import constrained
-from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, TokenEvent
+from regard.look.schema import DecodingSettings, NodeAttention, RunRequest, Token, TokenEvent
 from regard.look.trace import FORMAT, VERSION, Trace, array_specs, check_size
 from regard.model import CausalLM, Seq2SeqLM
 from regard.model.autoregressive import EMPTY_PROMPT
@@ -281,6 +282,22 @@ class TracedAutoregressiveModel(TracedModel):
             return Example(torch.tensor([bos, *target]), torch.tensor([*target, self.eos]), tuple(source))
         labels = [*[IGNORE] * (len(source) - 1), *target, self.eos]  # one sequence: the source is a prompt
         return Example(torch.tensor([*source, *target]), torch.tensor(labels))
+
+    def example_tokens(self, example: Example) -> tuple[list[Token], list[Token]]:
+        source = (
+            [] if example.source is None else self.source_detokenizer.tokens(self._source_ids(Source(example.source)))
+        )
+        return source, self.target_detokenizer.tokens([*example.inputs.tolist(), int(example.labels[-1])])
+
+    def text_example(self, text: str) -> TextExample | None:
+        if not isinstance(self.model, Seq2SeqLM) or hasattr(self.pipeline, "encode_input"):
+            return None
+        ids, spans = self.source_tokenizer.encode_with_offsets(text)
+        example = self.pair_example(ids, [self.eos])
+        if example is None:
+            return None
+        special = len(self._source_ids(Source(tuple(ids)))) - len(ids)
+        return TextExample(example, [*spans, *[None] * special])
 
     @property
     def _max_positions(self) -> int | None:

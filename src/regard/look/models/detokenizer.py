@@ -16,7 +16,8 @@ from regard.data.trees.linearization import TreeVocabulary
 from regard.errors import UserError
 from regard.look.schema import Token
 
-_WORD = re.compile(r"[\w�]+(?:['’][\w�]+)*|\S")
+WORD = re.compile(r"[\w�]+(?:['’][\w�]+)*|\S")
+"""A word of a text, or one of its other characters, such as a punctuation mark."""
 _VISIBLE_WHITESPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 _TREE_SPECIALS = 3
 
@@ -56,7 +57,7 @@ class TextDetokenizer:
     def tokens(self, ids: Sequence[int]) -> list[Token]:
         spellings = self._spellings(ids)
         shown = self._characters(ids) if any("�" in spelling for spelling in spellings) else [None] * len(spellings)
-        words = [match.span() for match in _WORD.finditer("".join(spellings))]
+        words = [match.span() for match in WORD.finditer("".join(spellings))]
         tokens, offset, index = [], 0, 0
         word = -1
         for token_id, spelling, characters in zip(ids, spellings, shown, strict=True):

@@ -23,6 +23,7 @@ from regard.look.models.traced_model import (
     Example,
     OnToken,
     ShouldStop,
+    TextExample,
     TracedModel,
     check_logits,
     edited_request,
@@ -33,6 +34,8 @@ from regard.model import Encoder, VisionTransformer
 from regard.task.pipeline import Pipeline
 from regard.task.text_encoder import encoder_tokenizer, surrounding_tokens
 
+MAX_TEXT_TOKENS = 256
+"""Tokens of a dev-set example; longer texts are truncated."""
 MAX_PREDICTIONS = 5
 """Labels or fillers that are shown of each item."""
 
@@ -177,6 +180,29 @@ class TracedTextEncoder(TracedEncoder):
 
     def make_example(self, item: Any) -> Example | None:
         raise UserError(f"{self.name} has no loss to measure heads by.")
+
+    def attention_example(self, item: Any) -> Example | None:
+        found = self.text_example(item)
+        return None if found is None else found.example
+
+    def example_tokens(self, example: Example) -> tuple[list[Token], list[Token]]:
+        return self.detokenizer.tokens(example.inputs.tolist()), []
+
+    def text_example(self, text: str) -> TextExample | None:
+        """The beginning of a text, as much as the model can read."""
+        before, after = self.frame
+        limit = self.model.embedding.embed_positions.max_length or MAX_TEXT_TOKENS
+        room = max(min(limit, MAX_TEXT_TOKENS) - len(before) - len(after), 0)
+        spans: list[tuple[int, int] | None]
+        ids, spans = self.tokenizer.encode_with_offsets(text)  # type: ignore[assignment]
+        if hasattr(self.pipeline, "encode_input"):
+            ids = list(self.pipeline.encode_input(text))
+            spans = [None] * len(ids)
+        ids, spans = ids[:room], spans[:room]
+        if not ids:
+            return None
+        row = torch.tensor([*before, *ids, *after])
+        return TextExample(Example(row, row), [*[None] * len(before), *spans, *[None] * len(after)])
 
     def edited_ids(self, request: RunRequest, ids: Sequence[int]) -> list[int]:
         """The ids of a text without its frame, or those of its edited tokens."""

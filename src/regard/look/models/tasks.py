@@ -168,6 +168,7 @@ class TracedParser(TracedAutoregressiveModel):
 
     task = "parsing"
     line_format = "a tree in brackets"
+    reads_words = True
     pipeline: Parser
 
     def __init__(self, parser: Parser, name: str) -> None:
@@ -279,6 +280,7 @@ class TracedTextLabeler(TracedTextEncoder):
         self.labels = labeler.labels
         self.classifies_text = isinstance(labeler.encoder.config.head, ClassificationHeadConfig)
         self.task = "text-classification" if self.classifies_text else "token-classification"
+        self.reads_words = not self.classifies_text
         self.line_format = "text, tab, label" if self.classifies_text else "word/TAG word/TAG …"
 
     def encode_request(self, request: RunRequest) -> EncoderInput:
@@ -327,6 +329,9 @@ class TracedTextLabeler(TracedTextEncoder):
             for item in recipe.sentences(source)
             if known.issuperset((item.label,) if isinstance(item, LabeledText) else item.tags)
         )
+
+    def attention_example(self, item: LabeledText | TaggedSentence) -> Example:
+        return self.make_example(item)
 
     def make_example(self, item: LabeledText | TaggedSentence) -> Example:
         before, after = self.frame

@@ -43,6 +43,14 @@ class Example(NamedTuple):
     """The encoder's input, for an encoder–decoder."""
 
 
+class TextExample(NamedTuple):
+    """An example of an encoder that reads a text, and the characters that each of its tokens covers."""
+
+    example: Example
+    spans: list[tuple[int, int] | None]
+    """None for special tokens."""
+
+
 class TracedModel(ABC):
     """A model that can be traced."""
 
@@ -53,6 +61,8 @@ class TracedModel(ABC):
     """What head importance can be measured by."""
     line_format: str = ""
     """How a line of a dev set is written, if not as plain text."""
+    reads_words = False
+    """Whether the encoder reads words with a space between all of them, punctuation marks too."""
     model: nn.Module
 
     folder: Path | None = None
@@ -96,6 +106,18 @@ class TracedModel(ABC):
     @abstractmethod
     def make_example(self, item: Any) -> Example | None:
         """Input and labels of an item of a dev set; None if it cannot be used."""
+
+    def attention_example(self, item: Any) -> Example | None:
+        """The example whose attention shows what heads do: by default, the one for the loss."""
+        return self.make_example(item)
+
+    def example_tokens(self, example: Example) -> tuple[list[Token], list[Token]]:
+        """The tokens that the encoder reads, and those that the decoder reads and writes; empty where there is none."""
+        raise UserError(f"{self.name} has no tokens.")
+
+    def text_example(self, text: str) -> TextExample | None:
+        """An example of an encoder that reads a text; None if it is too long, or if there is no encoder."""
+        return None
 
     def parse_line(self, line: str) -> Any:
         """The item that a line of a dev set describes: by default, the text itself."""

@@ -22,6 +22,7 @@ from regard.look.analysis.embeddings.contextual import contextual_vectors
 from regard.look.analysis.embeddings.neighbors import nearest_neighbors
 from regard.look.analysis.embeddings.residual_stream import residual_stream
 from regard.look.analysis.head_importance import measure_heads
+from regard.look.analysis.head_roles.roles import check_roles, measure_roles
 from regard.look.analysis.model_diagram import draw_model
 from regard.look.models.autoregressive import require_generator
 from regard.look.models.traced_model import TracedModel
@@ -33,6 +34,7 @@ from regard.look.schema import (
     ContrastRequest,
     HeadImportance,
     HeadImportanceRequest,
+    HeadRolesRequest,
     LensRequest,
     Message,
     PatternsRequest,
@@ -52,8 +54,8 @@ from regard.serve.page import StaticPage
 from regard.serve.requests import compute, read_json
 from regard.serve.worker import Worker
 
-MAX_RUN_BODY, MAX_HEAD_IMPORTANCE_BODY = 32 << 20, 16 << 20
-"""Bytes of a request to run a model, which may contain an image, and of one to measure heads."""
+MAX_RUN_BODY, MAX_DEV_SET_BODY = 32 << 20, 16 << 20
+"""Bytes of a request to run a model, which may contain an image, and of one to measure heads on a dev set."""
 CONVERTER_THREADS, MAX_WAITING_CONVERSIONS = 4, 64
 """Threads that convert arrays and files, and the requests that may wait for them."""
 
@@ -117,7 +119,8 @@ class AppState:
 def create_app(state: AppState, page: StaticPage | None = None, secret: str | None = None) -> FastAPI:
     """The app that serves some models; with a `secret`, only to those who know it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    max_bodies = {"/api/traces": 2 * MAX_BYTES, "/traces": MAX_RUN_BODY, "/head-importance": MAX_HEAD_IMPORTANCE_BODY}
+    max_bodies = {"/api/traces": 2 * MAX_BYTES, "/traces": MAX_RUN_BODY}
+    max_bodies |= dict.fromkeys(("/head-importance", "/head-roles"), MAX_DEV_SET_BODY)
     if secret is not None:
         app.add_middleware(SecretMiddleware, secret=secret)
     app.add_middleware(LocalOnlyMiddleware, max_bodies=max_bodies)
@@ -295,6 +298,15 @@ def _add_job_routes(app: FastAPI | APIRouter, state: AppState) -> None:
             return measure_heads(traced_model, message, traced_model.folder)
 
         return _json(state.jobs.start("head importance", model_id, steps, state.workers[model_id]))
+
+    @app.post("/api/models/{model_id}/head-roles")
+    async def head_roles(model_id: str, request: Request) -> Response:
+        message = await read_json(request, HeadRolesRequest)
+        traced_model = state.traced_model(model_id)
+        check_roles(traced_model)
+        steps = partial(measure_roles, traced_model, message, traced_model.folder)
+        worker, key = state.workers[model_id], message.model_dump_json()
+        return _json(state.jobs.start("head roles", model_id, steps, worker, key))
 
     @app.get("/api/jobs/{job_id}")
     async def job(job_id: str) -> Response:

@@ -18,7 +18,7 @@ Steps = Callable[[], Iterator[tuple[int, JobResult]]]
 """Does the work step by step. Yields the number of steps and the results so far: before the first step, and after each
 step. Between two of them the model can be used for something else."""
 
-JobKind = Literal["head importance", "contrast"]
+JobKind = Literal["head importance", "head roles", "contrast"]
 
 
 class BusyError(UserError):
@@ -28,27 +28,32 @@ class BusyError(UserError):
 class Jobs:
     """All jobs of a server: of each kind, at most one running per model.
 
-    A measurement of all heads takes long, so it has to be stopped before another. Choices are explained one after the
-    other while somebody asks about this token and that one: a new one stops the one before.
+    A measurement of the importance of all heads takes long, so it has to be stopped before another. A new job of any
+    other kind stops the one before: somebody asks about this token and then about that one. A job may have a key that
+    says what it computes; if the same is asked again, the answer is the job that is running or done.
     """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, _JobThread] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, kind: JobKind, model: str, steps: Steps, worker: Worker) -> Job:
+    def start(self, kind: JobKind, model: str, steps: Steps, worker: Worker, key: str = "") -> Job:
         """Start a job whose steps are run by the model's worker, each when it is its turn."""
         with self._lock:
             others = [each for each in self._jobs.values() if (each.kind, each.job.model) == (kind, model)]
+            for other in others:
+                if key and other.key == key and (other.goes_on or other.job.state == "done"):
+                    return other.job
             for other in others:
                 if other.goes_on and kind == "head importance":
                     raise BusyError("The heads of this model are already being measured; stop that job or wait for it.")
                 other.stopped.set()
             job_id = secrets.token_urlsafe(9)
-            thread = _JobThread(kind, Job(id=job_id, model=model, done=0, total=0, state="running", error=""))
+            thread = _JobThread(kind, Job(id=job_id, model=model, done=0, total=0, state="running", error=""), key)
             self._jobs[job_id] = thread
-            for finished in [key for key, each in self._jobs.items() if each.job.state != "running"]:
-                if len(self._jobs) > MAX_JOBS:
+            latest = {(each.kind, each.job.model): name for name, each in self._jobs.items() if each.key}
+            for finished in [name for name, each in self._jobs.items() if each.job.state != "running"]:
+                if len(self._jobs) > MAX_JOBS and finished not in latest.values():
                     del self._jobs[finished]
         threading.Thread(target=thread.run, args=(steps, worker), name="regard-job", daemon=True).start()
         return thread.job
@@ -77,8 +82,8 @@ class Jobs:
 class _JobThread:
     """A job and the work of its thread. `job` is replaced as a whole, so that readers always see a consistent state."""
 
-    def __init__(self, kind: JobKind, job: Job) -> None:
-        self.kind, self.job = kind, job
+    def __init__(self, kind: JobKind, job: Job, key: str) -> None:
+        self.kind, self.job, self.key = kind, job, key
         self.stopped = threading.Event()
 
     @property

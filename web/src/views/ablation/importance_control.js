@@ -7,12 +7,10 @@
 import { h, setChildren } from "../../page/dom.js";
 import { formatFixed, formatNumber } from "../../page/format.js";
 import { errorMessage } from "../../page/messages.js";
+import { JobPoll } from "../../source/job_poll.js";
 import { radioRow } from "../shared/choices.js";
 
 /** @import { HeadImportance, HeadImportanceRequest, Job, ModelSummary, Source, Store } from "../../contract.d.ts" */
-
-/** Milliseconds between polls of a running job. */
-const POLL_INTERVAL = 500;
 
 /** The jobs started in this page, by model. @type {Map<string, Job>} */
 const jobs = new Map();
@@ -27,8 +25,7 @@ export class ImportanceControl {
     this.model = null;
     /** @type {"loss" | "bleu"} */
     this.metric = "loss";
-    /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.timer = undefined;
+    this.poll = new JobPoll(source);
     this.metricRow = radioRow("Metric", (value) => {
       this.metric = /** @type {"loss" | "bleu"} */ (value);
     });
@@ -51,14 +48,14 @@ export class ImportanceControl {
   show(model) {
     if (this.model?.id === model.id) return;
     this.model = model;
-    clearTimeout(this.timer);
+    this.poll.leave();
     if (!model.metrics.includes(this.metric)) this.metric = "loss";
     this.metricRow.update(
       model.metrics.map((value) => ({ value, label: value === "bleu" ? "BLEU" : "loss" })),
       this.metric,
     );
     const job = jobs.get(model.id);
-    if (job) return this.showJob(job);
+    if (job) return this.follow(async () => job);
     this.finish(null, "");
     const id = this.store.get().job;
     if (id !== "" && this.source.live) void this.restore(id, model);
@@ -67,15 +64,15 @@ export class ImportanceControl {
   /** Show the job in the URL, unless it belongs to another model or a restarted server. @param {string} id @param {ModelSummary} model */
   async restore(id, model) {
     const job = await this.source.job(id).catch(() => null);
-    if (job?.model === model.id && this.model?.id === model.id && !jobs.has(model.id)) this.showJob(job);
+    if (job?.model === model.id && this.model?.id === model.id && !jobs.has(model.id)) this.follow(async () => job);
   }
 
   destroy() {
-    clearTimeout(this.timer);
+    this.poll.leave();
     this.model = null;
   }
 
-  async start() {
+  start() {
     const model = this.model;
     if (!model) return;
     const lines = this.lines.value.split("\n").filter((line) => line.trim() !== "");
@@ -87,24 +84,34 @@ export class ImportanceControl {
     };
     this.startButton.disabled = true;
     setChildren(this.status, "Starting …");
-    try {
+    this.follow(async () => {
       const job = await this.source.measureHeads(model.id, request);
       this.store.set({ job: job.id });
-      this.showJob(job);
-    } catch (error) {
-      this.finish(null, `The heads could not be measured: ${errorMessage(error)}`, true);
-    }
+      return job;
+    });
   }
 
   async stop() {
-    const job = this.model && jobs.get(this.model.id);
-    if (!job) return;
     try {
-      await this.source.stopJob(job.id);
-      this.showJob(await this.source.job(job.id));
+      await this.poll.stop();
     } catch (error) {
-      this.finish(importanceOf(job), `The job could not be stopped: ${errorMessage(error)}`, true);
+      const job = this.model && jobs.get(this.model.id);
+      this.poll.leave();
+      this.finish(job ? importanceOf(job) : null, `The job could not be stopped: ${errorMessage(error)}`, true);
     }
+  }
+
+  /** @param {() => Promise<Job>} start */
+  follow(start) {
+    void this.poll.follow(
+      start,
+      (job) => this.showJob(job),
+      (error, job) => {
+        if (job === null) return this.finish(null, `The heads could not be measured: ${errorMessage(error)}`, true);
+        if (this.model) jobs.delete(this.model.id);
+        this.finish(importanceOf(job), `The job was lost: ${errorMessage(error)}`, true);
+      },
+    );
   }
 
   /** @param {Job} job */
@@ -112,7 +119,6 @@ export class ImportanceControl {
     const model = this.model;
     if (!model) return;
     jobs.set(model.id, job);
-    clearTimeout(this.timer);
     if (job.state !== "running") {
       const outcome = { done: "", stopped: "Stopped. ", failed: `The job failed: ${job.error} ` }[job.state];
       this.finish(importanceOf(job), `${outcome}${describe(importanceOf(job))}`, job.state === "failed");
@@ -123,18 +129,6 @@ export class ImportanceControl {
     this.progress.value = job.done;
     setChildren(this.status, `${job.done} of ${job.total} heads measured. ${describe(importanceOf(job))}`);
     this.onResult(importanceOf(job));
-    this.timer = setTimeout(() => void this.poll(job), POLL_INTERVAL);
-  }
-
-  /** @param {Job} job */
-  async poll(job) {
-    try {
-      const current = await this.source.job(job.id);
-      if (this.model && jobs.get(this.model.id)?.id === job.id) this.showJob(current);
-    } catch (error) {
-      if (this.model) jobs.delete(this.model.id);
-      this.finish(importanceOf(job), `The job was lost: ${errorMessage(error)}`, true);
-    }
   }
 
   /** @param {HeadImportance | null} importance @param {string} status @param {boolean} [failed] */

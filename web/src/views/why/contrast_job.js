@@ -5,6 +5,7 @@
 /** @import { Contrast, ContrastRequest, Job, Source } from "../../contract" */
 
 import { errorMessage } from "../../page/messages.js";
+import { JobPoll } from "../../source/job_poll.js";
 
 /** Milliseconds between polls. */
 const POLL_INTERVAL = 250;
@@ -28,50 +29,38 @@ export class ContrastJob {
   constructor(source, onProgress) {
     this.source = source;
     this.onProgress = onProgress;
-    /** The job that runs on the server; "" if there is none. */
-    this.id = "";
-    /** The number of the latest request; what earlier ones report is ignored. */
-    this.latest = 0;
+    this.poll = new JobPoll(source, POLL_INTERVAL);
   }
 
   /** @param {string} trace @param {ContrastRequest} request */
   async start(trace, request) {
     this.leave();
-    const latest = this.latest;
     const key = JSON.stringify([trace, request]);
     const known = finished.get(key);
     if (known) return this.onProgress(known);
     this.onProgress({ state: "starting", done: 0, total: 0, error: "", contrast: null });
-    try {
-      let job = await this.source.explainChoice(trace, request);
-      for (;;) {
-        if (latest !== this.latest) return;
-        this.id = job.state === "running" ? job.id : "";
+    await this.poll.follow(
+      () => this.source.explainChoice(trace, request),
+      (job) => {
         const { state, done, total, error } = job;
         /** @type {Progress} */
         const progress = { state, done, total, error, contrast: asContrast(job) };
         if (state === "done") remember(key, progress);
         this.onProgress(progress);
-        if (state !== "running") return;
-        await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL));
-        if (latest === this.latest) job = await this.source.job(job.id);
-      }
-    } catch (error) {
-      if (latest === this.latest)
-        this.onProgress({ state: "failed", done: 0, total: 0, error: errorMessage(error), contrast: null });
-    }
+      },
+      (error) => this.onProgress({ state: "failed", done: 0, total: 0, error: errorMessage(error), contrast: null }),
+    );
   }
 
   /** Stop the job; what it has found stays, and its last report follows. */
   async stop() {
-    if (this.id !== "") await this.source.stopJob(this.id).catch(() => undefined);
+    await this.poll.stop().catch(() => undefined);
   }
 
   /** Stop the job and ignore what it reports. */
   leave() {
     void this.stop();
-    this.id = "";
-    this.latest += 1;
+    this.poll.leave();
   }
 }
 
