@@ -14,6 +14,8 @@ from regard.look.schema import (
     Contrast,
     ContrastRequest,
     GeneratedToken,
+    Hypothesis,
+    LengthPenalty,
     LensRequest,
     RunRequest,
     Token,
@@ -40,7 +42,7 @@ def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_field_of_the_header_is_documented() -> None:
     section = PAGE.read_text(encoding="utf-8").split("### Fields of the header")[1].split("###")[0]
-    for message in (Trace, Token, GeneratedToken, BeamNode):
+    for message in (Trace, Token, GeneratedToken, BeamNode, Hypothesis, LengthPenalty):
         assert set(message.model_fields) - {"format", "version", "id"} <= set(re.findall(r"`(\w+)`", section))
 
 
