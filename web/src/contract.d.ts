@@ -466,13 +466,13 @@ export interface State {
   show_special: boolean;
   threshold: number;
   method: DecodingSettings["method"];
-  beam_size: number;
-  /** 0, as for the other decoding settings: the model's default. */
-  max_new_tokens: number;
-  temperature: number;
-  top_k: number;
-  top_p: number;
-  seed: number;
+  /** null, as for the other decoding settings: the model's default. */
+  beam_size: number | null;
+  max_new_tokens: number | null;
+  temperature: number | null;
+  top_k: number | null;
+  top_p: number | null;
+  seed: number | null;
   /** The head-importance job that is shown. */
   job: string;
   /** Why: the position of the token that is asked about, and what it is compared with: a text, or "#" and a token's id. */

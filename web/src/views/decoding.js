@@ -8,6 +8,7 @@ import { h, setChildren } from "../page/dom.js";
 import { standaloneSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
+import { Hypotheses } from "./decoding/hypotheses.js";
 import { KvCacheRows } from "./decoding/kv_cache_rows.js";
 import { NodePanel } from "./decoding/node_panel.js";
 import { SearchTree, cacheCells, describeCacheStep } from "./decoding/search_tree.js";
@@ -34,7 +35,6 @@ export const view = {
 class DecodingView {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
-    this.element = element;
     this.context = context;
     /** @type {Trace | null | undefined} */
     this.trace = undefined; // nothing was shown yet
@@ -54,9 +54,11 @@ class DecodingView {
     this.afterEos = h("div");
     this.stepPanel = new StepPanel(load, retry);
     this.candidates = h("div");
+    this.hypotheses = new Hypotheses((id) => this.selectNode(id));
     this.collapseBox = h("input", { type: "checkbox", onchange: () => this.setCollapsed(this.collapseBox.checked) });
     this.treeFrame = scrollable("The search tree");
     this.treeFrame.classList.add("tall");
+    this.treeFrame.dataset.followsStep = "";
     this.treeDrawing = new TreeDrawing(this.treeFrame, (id) => this.selectNode(id));
     this.nodePanel = new NodePanel(context, load, retry);
     this.inputNote = h("span");
@@ -64,12 +66,13 @@ class DecodingView {
     this.cacheNote = h("span");
     this.cacheSummary = h("p");
     this.cacheFrame = scrollable("Rows of beams, step by step");
+    this.cacheFrame.dataset.followsStep = "";
     /** @type {KvCacheRows | null} */
     this.cacheRows = null;
     this.body = this.build();
     setChildren(element, this.message, this.body);
     this.onKey = (/** @type {KeyboardEvent} */ event) => this.stepControl.onKey(event);
-    element.addEventListener("keydown", this.onKey);
+    document.addEventListener("keydown", this.onKey);
     this.exports = {
       svg: () => standaloneSvg(this.treeDrawing.svg),
       csv: () => ({ name: "decoding", rows: this.rows() }),
@@ -88,16 +91,43 @@ class DecodingView {
       ),
       this.stepControl.element,
       this.afterEos,
-      section(
-        "Input of this step",
-        this.inputNote,
-        this.stepPanel.input,
-      ),
+      h("div", { class: "panes" }, this.buildStep(), this.buildSearch()),
+    );
+  }
+
+  /** The pane on the left: this step. */
+  buildStep() {
+    return h(
+      "section",
+      { class: "pane", "aria-label": "This step" },
+      section("Input of this step", this.inputNote, this.stepPanel.input),
       section(
         "From hidden state to token",
         "The decoder's output at this step is a vector, the hidden state. Its dot product with each token's output " +
           "embedding is that token's logit; softmax turns the logits into probabilities.",
         this.stepPanel.output,
+      ),
+      section(
+        "Attention of the selected node",
+        "What the model attends to after this token, when it predicts the next one. Each row is a head of the selected " +
+          "layer, each bar a token; the bars of a row add up to 1.",
+        this.nodePanel.element,
+      ),
+    );
+  }
+
+  /** The pane on the right: the search with all of its hypotheses. It stays in view while the left one scrolls. */
+  buildSearch() {
+    return h(
+      "section",
+      { class: "pane search-pane", "aria-label": "The search" },
+      section(
+        "Search tree",
+        "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
+          "log-probability. Click a node to see its attention; this works for pruned nodes, too. By keyboard: ← → go to " +
+          "another step, ↑ ↓ to another candidate, and Enter selects it.",
+        h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
+        this.treeFrame,
       ),
       section(
         "Candidates",
@@ -106,25 +136,11 @@ class DecodingView {
         this.candidates,
       ),
       section(
-        "Search tree",
-        "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
-          "log-probability. Click a node, or move with the arrow keys and press Enter, to see its attention below; " +
-          "this works for pruned nodes, too.",
-        h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
-        this.treeFrame,
+        "Finished hypotheses",
+        "The complete outputs that the search found, ranked by their scores. The first is the output.",
+        this.hypotheses.element,
       ),
-      section(
-        "Attention of the selected node",
-        "What the model attends to after this token, when it predicts the next one. Each row is a head of the selected " +
-          "layer, each bar a token; the bars of a row add up to 1.",
-        this.nodePanel.element,
-      ),
-      section(
-        this.cacheTitle,
-        this.cacheNote,
-        this.cacheSummary,
-        this.cacheFrame,
-      ),
+      section(this.cacheTitle, this.cacheNote, this.cacheSummary, this.cacheFrame),
     );
   }
 
@@ -147,7 +163,7 @@ class DecodingView {
     this.stepControl.stop();
     this.stepPanel.clear();
     this.nodePanel.clear();
-    this.element.removeEventListener("keydown", this.onKey);
+    document.removeEventListener("keydown", this.onKey);
   }
 
   read() {
@@ -159,6 +175,7 @@ class DecodingView {
       parent,
       node,
       tree: this.treeDrawing.read(),
+      hypotheses: this.hypotheses.read(),
       cache: cells.map(({ step, row, from, copied, node: { id } }) => ({ step, row, from, copied, node: id })),
     };
   }
@@ -192,7 +209,9 @@ class DecodingView {
     const cells = cacheCells(tree);
     this.stepControl.show(step);
     setChildren(this.afterEos, step > tree.output.length ? afterEosNote(tree.output.length) : null);
-    this.stepPanel.show(selected, /** @type {Trace} */ (this.trace).source);
+    const trace = /** @type {Trace} */ (this.trace);
+    this.stepPanel.show(selected, trace.source);
+    this.hypotheses.show(trace, selected?.id ?? -1);
     setChildren(
       this.candidates,
       candidateTable(tree, step, selected?.id ?? -1, (id) => this.selectNode(id)),
