@@ -119,6 +119,16 @@ def test_finished_hypotheses_are_ranked_by_the_searchs_scores(view: Page, drawn:
     assert read(view, "decoding")["node"]["node"] == shown[1]["node"]
 
 
+def test_winner_that_is_not_the_likeliest_is_explained(page: Page) -> None:
+    shown = open_view(page, "decoding", text="He sat on the bank of the river.")["hypotheses"]
+    first, second = shown[:2]
+    assert first["numbers"][1] < second["numbers"][1]
+    assert first["numbers"][-1] > second["numbers"][-1]
+    verdict = page.inner_text(".verdict")
+    assert f"won although “{second['text']}” is likelier" in verdict
+    assert f"it is longer ({first['numbers'][0]} tokens rather than {second['numbers'][0]})" in verdict
+
+
 def test_candidates_and_tooltips_show_probabilities(view: Page, drawn: dict[str, Any]) -> None:
     trace = trace_of(view)
     best = max((node for node in trace["nodes"] if node["step"] == 2), key=lambda node: node["total_log_probability"])

@@ -68,10 +68,14 @@ def test_typed_text_stays_when_view_and_model_change(browser: Browser, tasks_url
         page.select_option("#model", ids["text-classification"])
         wait_for_input(page, "the old sea")
         assert trace_of(page)["model"]["id"] == ids["text-classification"]
+        page.click("nav.views a[data-name='playground']")
+        page.fill(BOX, "the sea")
+        page.keyboard.press("Enter")
+        wait_for_input(page, "the sea")
         page.select_option("#model", ids["image-classification"])  # takes no text
         page.wait_for_selector(".input-form input[type=file]")
         page.select_option("#model", ids["language-modeling"])
-        wait_for_input(page, "the old sea")
+        wait_for_input(page, "the sea")
         page.select_option("#model", ids["masked-lm"])  # takes a text with a mask
         wait_for_input(page, task_models()["masked-lm"].example)
         assert "[MASK]" in page.input_value(BOX)

@@ -8,7 +8,7 @@ import { h, setChildren } from "../page/dom.js";
 import { standaloneSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
-import { Hypotheses } from "./decoding/hypotheses.js";
+import { Hypotheses, hasBeam } from "./decoding/hypotheses.js";
 import { KvCacheRows } from "./decoding/kv_cache_rows.js";
 import { NodePanel } from "./decoding/node_panel.js";
 import { SearchTree, cacheCells, describeCacheStep } from "./decoding/search_tree.js";
@@ -53,6 +53,7 @@ class DecodingView {
     );
     this.afterEos = h("div");
     this.stepPanel = new StepPanel(load, retry);
+    this.candidatesNote = h("span");
     this.candidates = h("div");
     this.hypotheses = new Hypotheses((id) => this.selectNode(id));
     this.collapseBox = h("input", { type: "checkbox", onchange: () => this.setCollapsed(this.collapseBox.checked) });
@@ -131,8 +132,7 @@ class DecodingView {
       ),
       section(
         "Candidates",
-        "Beam search keeps several hypotheses, the beams. Each step scores the continuations of all of them and keeps " +
-          "the best. Select a token to see its attention.",
+        this.candidatesNote,
         this.candidates,
       ),
       section(
@@ -195,6 +195,7 @@ class DecodingView {
     setChildren(this.message, reason === "" ? null : h("p", { class: "note", role: "status" }, reason));
     if (!this.tree || !trace) return;
     setChildren(this.inputNote, describeInput(trace.model.attention.length > 0));
+    setChildren(this.candidatesNote, describeCandidates(trace));
     setChildren(this.cacheTitle, hasHeads(trace.model) ? "KV cache" : "State");
     setChildren(this.cacheNote, describeCache(hasHeads(trace.model)));
     this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
@@ -293,6 +294,14 @@ function describeInput(hasAttention) {
   return hasAttention
     ? "The darker a token, the more attention it gets (mean over the heads of the last layer). The model sees nothing else."
     : "The model sees nothing else. It has no attention, so there are no weights to show.";
+}
+
+/** How candidates become hypotheses. @param {Trace} trace */
+function describeCandidates(trace) {
+  const choice = hasBeam(trace)
+    ? "Beam search keeps several hypotheses, the beams. Each step scores the continuations of all of them and keeps the best."
+    : "The likeliest tokens of this step, and the one that was chosen.";
+  return `${choice} Select a token to see its attention.`;
 }
 
 /** What the rows of beams hold. @param {boolean} isTransformer */

@@ -35,7 +35,8 @@ export const view = {
     const controls = decodingControls(context.store);
     const fileNote = h("p", { class: "note", hidden: context.source.live });
     const output = h("section", { class: "panel output-panel", "aria-label": "Output" });
-    element.append(introduction, controls.element, fileNote, output);
+    const settings = h("div", {});
+    element.append(introduction, settings, fileNote, output);
     /** @type {Trace | null} */
     let shown = null;
     let drawnTheme = "";
@@ -75,9 +76,11 @@ export const view = {
           task = model.task;
           setChildren(introduction, explain(model));
         }
-        controls.element.hidden = model === null || !model.generates || !context.source.live;
+        const decodes = model !== null && model.generates && context.source.live;
+        if (decodes) controls.update(state, model);
+        if (controls.element.isConnected !== decodes) setChildren(settings, decodes && controls.element);
+        settings.hidden = !decodes;
         if (model !== null) {
-          controls.update(state, model);
           fileNote.textContent = `This page is a standalone file with a single run. To run other inputs: regard look ${model.name}`;
         }
         draw(trace);

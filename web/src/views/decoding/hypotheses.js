@@ -102,6 +102,16 @@ export class Hypotheses {
   }
 }
 
+/** Whether the search had several hypotheses, which it ranked. @param {Trace} trace */
+export function hasBeam(trace) {
+  return trace.hypotheses === undefined ? method(trace) === "beam" : trace.length_penalty !== undefined;
+}
+
+/** @param {Trace} trace */
+function method({ request, model }) {
+  return request.decoding?.method ?? model.decoding.method;
+}
+
 /** @param {number} value @param {string} text */
 function number(value, text) {
   return h("td", { class: "number", "data-value": value }, text);
@@ -109,8 +119,8 @@ function number(value, text) {
 
 /** Why the first hypothesis won. @param {Trace} trace @param {Hypothesis[]} all */
 function verdict(trace, [best, ...others]) {
-  if (trace.length_penalty === undefined)
-    return trace.request.decoding?.method === "sample"
+  if (!hasBeam(trace))
+    return method(trace) === "sample"
       ? "Sampling draws one token after another. It follows a single hypothesis, so there is nothing to rank."
       : "Greedy search takes the likeliest token at each step. It follows a single hypothesis, so there is nothing to rank.";
   if (others.length === 0) return "Only one hypothesis was finished, so it is the output.";
