@@ -125,6 +125,20 @@ def test_page_survives_a_server_restart(browser: Browser, traced_model: TracedMo
             assert read(page, "heads")["layer"] == 2
 
 
+def test_what_could_not_be_loaded_is_loaded_when_the_server_is_back(page: Page) -> None:
+    open_view(page, "decoding", step=1)
+    page.expected.append("ERR_FAILED")  # type: ignore[attr-defined]
+    page.route("**/api/**", lambda route: route.abort())
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".problem:has-text('The server is not responding')")
+    page.click("button:has-text('Translate')")
+    page.wait_for_selector(".error:has-text('The server is not responding')")
+    page.unroute("**/api/**")
+    page.wait_for_selector(".banner[hidden]", state="attached")
+    assert len(read(page, "decoding")["parent"]["prefix"]) == 2
+    assert page.locator(".problem, .error").count() == 0
+
+
 def test_busy_server_is_said_and_tried_again(page: Page) -> None:
     open_view(page, "playground")
     page.expected.append("503")  # type: ignore[attr-defined]

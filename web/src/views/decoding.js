@@ -314,7 +314,7 @@ function describeCache(isTransformer) {
 
 /** Why there is no search to show, or "". @param {SearchTree | null} tree */
 function reasonForNoTree(tree) {
-  if (tree === null) return "There are no steps to show yet. Run a text in “Try it”.";
+  if (tree === null) return "There are no steps to show yet. Run a text at the top of the page.";
   if (tree.nodes.length === 0)
     return "This trace contains no search: it is an old one, or of a model that does not generate. Run a text to see its steps.";
   return tree.isConsistent ? "" : "The search tree of this trace is inconsistent; the trace may be damaged. Run the text again.";
