@@ -15,6 +15,8 @@ from regard.look.schema import (
     Contrast,
     ContrastRequest,
     GeneratedToken,
+    Hypothesis,
+    LengthPenalty,
     LensRequest,
     RunRequest,
     Token,
@@ -41,7 +43,7 @@ def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_field_of_the_header_is_documented() -> None:
     section = PAGE.read_text(encoding="utf-8").split("### Fields of the header")[1].split("###")[0]
-    for message in (Trace, Token, GeneratedToken, BeamNode):
+    for message in (Trace, Token, GeneratedToken, BeamNode, Hypothesis, LengthPenalty):
         assert set(message.model_fields) - {"format", "version", "id"} <= set(re.findall(r"`(\w+)`", section))
 
 

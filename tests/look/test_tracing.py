@@ -9,6 +9,7 @@ import regard
 from regard import UserError
 from regard.attention import LearnedConfig
 from regard.look.models.auto import load_traced_model, make_traced_model
+from regard.look.models.examples import TRANSLATION
 from regard.look.schema import DecodingOverrides, RunRequest
 from regard.look.trace import Trace
 from regard.run import LoadedModel
@@ -112,6 +113,20 @@ def test_example_is_in_the_source_language(name: str, example: str) -> None:
     traced_model = autoregressive_model()
     traced_model.name = name
     assert traced_model.example == example
+
+
+@pytest.mark.parametrize("task", list(task_models()))
+def test_examples_run(task: str) -> None:
+    summary = task_models()[task].summary()
+    assert summary.examples is not None
+    assert len(set(summary.examples)) == (0 if summary.input == "image" else 8)
+    assert summary.example == next(iter(summary.examples), "")
+    for example in summary.examples:
+        assert task_models()[task].encode_request(RunRequest(text=example))  # type: ignore[attr-defined]
+
+
+def test_every_language_has_its_own_examples() -> None:
+    assert [len(set(sentences)) for sentences in TRANSLATION.values()] == [8] * len(TRANSLATION)
 
 
 def test_input_beyond_max_positions_is_refused_and_output_truncated() -> None:

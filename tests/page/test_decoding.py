@@ -8,7 +8,7 @@ import torch
 from playwright.sync_api import Browser, Page, Route
 from torch import Tensor
 
-from regard.decode import RecordingObserver, Request, search_batch
+from regard.decode import Hypothesis, RecordingObserver, Request, search_batch
 from tests.page import reference
 from tests.page.conftest import SENTENCE, ServerUrl, fresh_page, open_view, read
 from tests.page.navigation import change_state, trace_of
@@ -49,6 +49,16 @@ def bars(page: Page, attention_type: str) -> Tensor:
     )
 
 
+def search(observer: RecordingObserver | None = None) -> list[Hypothesis]:
+    """The search for the sentence's translation, outside of the page."""
+    translator = reference.translator()
+    source = translator.source_tokenizer.encode(SENTENCE)
+    eos = reference.model().config.special_tokens.eos
+    assert eos is not None
+    request = Request(tuple(source), translator.decode.max_length(len(source) + 1), translator.decode)
+    return search_batch(reference.model(), [request], eos, observer)[0]
+
+
 @pytest.mark.parametrize("state", ["pruned", "active", "output"])
 def test_node_attention_is_the_models(view: Page, drawn: dict[str, Any], state: str) -> None:
     node = next(node for node in drawn["tree"] if node["state"] == state and node["step"] == 3)
@@ -80,6 +90,81 @@ def test_hidden_state_logits_and_probabilities_are_the_models(drawn: dict[str, A
     assert torch.allclose(probabilities, logits.softmax(dim=-1)[best.indices], atol=TOLERANCE)
 
 
+def test_finished_hypotheses_are_ranked_by_the_searchs_scores(view: Page, drawn: dict[str, Any]) -> None:
+    translator, kept = reference.translator(), search()
+    view.get_by_role("button", name="Show all").click()
+    shown = read(view, "decoding")["hypotheses"]
+    trace = trace_of(view)
+    nodes = {node["id"]: node for node in trace["nodes"]}
+    assert {each["node"] for each in shown} == {id for id, node in nodes.items() if node["state"] == "finished"}
+    texts = translator.target_tokenizer.decode_batch([each.tokens for each in kept])
+    assert [each["text"] for each in shown[: len(kept)]] == texts
+    assert [each["numbers"][-1] for each in shown] == sorted((each["numbers"][-1] for each in shown), reverse=True)
+    assert [each["numbers"][-1] for each in shown[: len(kept)]] == pytest.approx(
+        [each.score for each in kept], abs=TOLERANCE
+    )
+    for each in shown:
+        length, probability, logprob, penalty, score = each["numbers"]
+        path, node = [], nodes.get(each["node"])
+        while node is not None:
+            path.insert(0, node["token"]["id"])
+            node = nodes.get(node["parent"])
+        factors = torch.tensor(reference.probabilities([trace["target"][0]["id"], *path]), dtype=torch.float64)
+        assert length == len(path)
+        assert probability == pytest.approx(float(factors.prod()), rel=1e-4)
+        assert logprob == pytest.approx(float(factors.log().sum()), abs=1e-4)
+        assert penalty == pytest.approx(((5 + length) / 6) ** translator.decode.length_penalty.alpha)
+        assert score == pytest.approx(logprob / penalty)
+    view.locator("[data-hypothesis] button").nth(1).click()
+    assert read(view, "decoding")["node"]["node"] == shown[1]["node"]
+
+
+def test_winner_that_is_not_the_likeliest_is_explained(page: Page) -> None:
+    shown = open_view(page, "decoding", text="He sat on the bank of the river.")["hypotheses"]
+    first, second = shown[:2]
+    assert first["numbers"][1] < second["numbers"][1]
+    assert first["numbers"][-1] > second["numbers"][-1]
+    verdict = page.inner_text(".verdict")
+    assert f"won although “{second['text']}” is likelier" in verdict
+    assert f"it is longer ({first['numbers'][0]} tokens rather than {second['numbers'][0]})" in verdict
+
+
+def test_candidates_and_tooltips_show_probabilities(view: Page, drawn: dict[str, Any]) -> None:
+    trace = trace_of(view)
+    best = max((node for node in trace["nodes"] if node["step"] == 2), key=lambda node: node["total_log_probability"])
+    target = [trace["target"][0]["id"], trace["nodes"][best["parent"]]["token"]["id"], best["token"]["id"]]
+    first, second = reference.probabilities(target)
+    cells = view.locator(f"[data-candidate='{best['id']}'] [data-probability]")
+    shown = cells.evaluate_all("all => all.map(one => Number(one.dataset.probability))")
+    assert shown == pytest.approx([second, first * second], abs=1e-4)
+    view.focus(f".search-tree [data-node='{best['id']}']")
+    rows = view.locator(".tooltip tbody tr").all_inner_texts()
+    assert [row.split("\t")[1] for row in rows] == [f"{100 * each:.0f} %" for each in (second, first * second)]
+    view.keyboard.press("Escape")
+
+
+def test_steps_stay_in_view_above_two_panes_that_stack_on_a_phone(browser: Browser, server_url: ServerUrl) -> None:
+    for width in (1280, 390):
+        with fresh_page(browser, server_url, width=width) as page:
+            open_view(page, "decoding", step=2)
+            step, search = (page.locator(".pane").nth(index).bounding_box() for index in (0, 1))
+            assert step is not None
+            assert search is not None
+            if width == 390:
+                assert search["y"] >= step["y"] + step["height"]
+            else:
+                assert (search["y"], search["x"] > step["x"] + step["width"]) == (step["y"], True)
+            page.evaluate("scrollTo(0, 700)")
+            assert page.evaluate("scrollY") == 700
+            slider = page.get_by_role("slider", name="Decoding step")
+            box, views = slider.bounding_box(), page.locator("nav.views").bounding_box()
+            assert box is not None
+            assert views is not None
+            assert views["height"] <= box["y"] < 120
+            if width == 1280:  # the tree stays beside the step
+                assert page.locator(".search-tree .node.selected").bounding_box()["y"] > box["y"]  # type: ignore[index]
+
+
 def test_line_width_is_the_token_probability(view: Page, drawn: dict[str, Any]) -> None:
     tree, trace = {node["id"]: node for node in drawn["tree"]}, trace_of(view)
     assert set(tree) == {node["id"] for node in trace["nodes"]}
@@ -90,12 +175,8 @@ def test_line_width_is_the_token_probability(view: Page, drawn: dict[str, Any]) 
 
 
 def test_kv_cache_rows_are_those_of_the_search(drawn: dict[str, Any]) -> None:
-    translator, observer = reference.translator(), RecordingObserver()
-    source = translator.source_tokenizer.encode(SENTENCE)
-    eos = reference.model().config.special_tokens.eos
-    assert eos is not None
-    request = Request(tuple(source), translator.decode.max_length(len(source) + 1), translator.decode)
-    search_batch(reference.model(), [request], eos, observer)
+    observer = RecordingObserver()
+    search(observer)
     assert {cell["step"] for cell in drawn["cache"]} == {step.number for step in observer.steps}
     for cell in drawn["cache"]:
         rows = observer.steps[cell["step"] - 1].beam_indices
@@ -111,6 +192,28 @@ def test_arrow_keys_go_through_the_steps(view: Page) -> None:
     assert len(read(view, "decoding")["parent"]["prefix"]) == 2
     view.get_by_role("radio", name="2", exact=True).first.press("ArrowRight")
     assert len(read(view, "decoding")["parent"]["prefix"]) == 3
+
+
+def test_arrow_keys_work_wherever_the_focus_is(view: Page) -> None:
+    def step_after(key: str) -> int:
+        view.keyboard.press(key)
+        return len(read(view, "decoding")["parent"]["prefix"])
+
+    change_state(view, step=2, node=-1)
+    view.evaluate("document.activeElement.blur()")
+    assert view.evaluate("document.activeElement === document.body")
+    assert step_after("ArrowRight") == 3
+    view.locator("[data-candidate] button").nth(1).click()
+    assert step_after("ArrowRight") == 4
+    view.locator(".search-tree .node.selected").click()
+    assert step_after("ArrowLeft") == 3
+    view.focus("nav.views a[aria-current]")
+    assert step_after("ArrowLeft") == 2
+    view.focus(".input-form textarea")  # there they move the cursor
+    assert step_after("ArrowRight") == 2
+    view.focus("#theme")
+    assert step_after("ArrowRight") == 2
+    view.select_option("#theme", "auto")
 
 
 def test_search_continues_after_the_output(view: Page) -> None:

@@ -30,6 +30,17 @@ def test_link_and_back_button_restore_the_state(page: Page) -> None:
     assert (again["matrix"]["values"], again["lines"]) == (first["matrix"]["values"], first["lines"])
 
 
+def test_another_view_starts_at_the_top(page: Page) -> None:
+    open_view(page, "decoding", step=2)
+    page.evaluate("scrollTo(0, 600)")
+    page.click("nav.views >> text=Head ablation")
+    read(page, "ablation")
+    assert page.evaluate("scrollY") == 0
+    open_view(page, "playground")
+    page.click("button:has-text('Ask why')")  # it goes away with its view; the focus does not go back to the start
+    assert page.evaluate("document.activeElement.id") == "title"
+
+
 def test_invalid_url_state_falls_back_to_defaults(page: Page) -> None:
     page.goto(f"{page.home}#view=nonsense&model=nobody&layer=99&head=-4&attention_type=up&threshold=much&token=1e9")
     page.wait_for_selector("nav.views a[aria-current]")
@@ -107,10 +118,25 @@ def test_page_survives_a_server_restart(browser: Browser, traced_model: TracedMo
         before = page.url.split("trace=")[1].split("&")[0]
         with serving(AppState([traced_model]), port=int(server_url.split(":")[2].strip("/"))):  # without the trace
             page.wait_for_selector(".banner[hidden]", state="attached")
+            assert page.locator(".errors .message").count() == 0
             page.wait_for_url(lambda url: url.count("trace=") == 1 and before not in url)
             page.click("nav.views a[data-name=heads]")
             page.click("button.select-head[data-layer='2'][data-head='2']")
             assert read(page, "heads")["layer"] == 2
+
+
+def test_what_could_not_be_loaded_is_loaded_when_the_server_is_back(page: Page) -> None:
+    open_view(page, "decoding", step=1)
+    page.expected.append("ERR_FAILED")  # type: ignore[attr-defined]
+    page.route("**/api/**", lambda route: route.abort())
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".problem:has-text('The server is not responding')")
+    page.click("button:has-text('Translate')")
+    page.wait_for_selector(".error:has-text('The server is not responding')")
+    page.unroute("**/api/**")
+    page.wait_for_selector(".banner[hidden]", state="attached")
+    assert len(read(page, "decoding")["parent"]["prefix"]) == 2
+    assert page.locator(".problem, .error").count() == 0
 
 
 def test_busy_server_is_said_and_tried_again(page: Page) -> None:
@@ -200,9 +226,9 @@ def rounded(value: Any) -> Any:
 
 def download(page: Page, entry: str, folder: Path) -> Path:
     """Click on an entry of the menu, and save the file that it downloads."""
-    page.click(".menu summary")
+    page.click(".save-menu summary")
     with page.expect_download() as pending:
-        page.click(f".menu button:has-text('{entry}')")
+        page.click(f".save-menu button:has-text('{entry}')")
     path = folder / pending.value.suggested_filename
     pending.value.save_as(path)
     return path

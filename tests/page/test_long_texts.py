@@ -107,8 +107,8 @@ def test_export_that_is_too_large_is_an_error(browser: Browser, server: ServerUr
     with fresh_page(browser, server) as page:
         page.expected.append("Failed to load resource")  # type: ignore[attr-defined]
         seconds_to_paint(page, server, trace)
-        page.click(".menu summary")
-        page.click(".menu button:has-text('standalone HTML file')")
+        page.click(".save-menu summary")
+        page.click(".save-menu button:has-text('standalone HTML file')")
         page.wait_for_selector(".error")
         assert page.inner_text(".error span").endswith(".")
         page.click(".queries .line-token >> nth=3")  # the rest of the page still works

@@ -20,6 +20,10 @@ export interface ModelSummary {
   parameters: number;
   /** A sample input; empty for images. */
   example: string;
+  /** Sample inputs, that one first. Missing in older files. */
+  examples?: string[];
+  /** The code of the language that it reads, such as "en", if its name tells. */
+  language?: string;
   /**
    * The attention that the model has, in order of computation; empty for a model without any. `weights_only`: it is not
    * the multi-head attention of a Transformer, so its weights can be shown, but its heads cannot be opened or ablated.
@@ -148,6 +152,32 @@ export interface BeamNode {
   attention_index: number;
 }
 
+/** The length penalty lp of a search: ((5 + length) / 6)^alpha for gnmt, length^alpha for power, 1 for none. */
+export interface LengthPenalty {
+  kind: "gnmt" | "power" | "none";
+  alpha: number;
+}
+
+/** A complete output that a search found. */
+export interface Hypothesis {
+  /** Its last node; -1 if it has none. */
+  node: number;
+  text: string;
+  /** In tokens, with eos. */
+  length: number;
+  /** Whether it ended with eos; if not, it was cut at the maximum length. */
+  ended: boolean;
+  /** Whether it is one of the best that the search kept; the others were displaced by better ones. */
+  kept: boolean;
+  log_probability: number;
+  /** What its log-probability is divided by; 1 for greedy search and sampling. */
+  length_penalty: number;
+  /** What the coverage penalty adds to its score, in a search that has one. */
+  coverage?: number;
+  /** What the search ranks it by: log_probability / length_penalty (+ coverage). */
+  score: number;
+}
+
 /** `GET api/traces/{id}`: all of a trace but its arrays; also the header of a saved trace. */
 export interface Trace {
   format: "regard trace";
@@ -171,6 +201,10 @@ export interface Trace {
   /** Log-probability of the output. */
   log_probability: number;
   nodes: BeamNode[];
+  /** The complete outputs that the search found, best first; the first is the output. Missing in older files. */
+  hypotheses?: Hypothesis[];
+  /** Of a beam search. */
+  length_penalty?: LengthPenalty;
   arrays: ArraySpec[];
   seconds: number;
 }
@@ -607,13 +641,13 @@ export interface State {
   head_tag: string;
   threshold: number;
   method: DecodingSettings["method"];
-  beam_size: number;
-  /** 0, as for the other decoding settings: the model's default. */
-  max_new_tokens: number;
-  temperature: number;
-  top_k: number;
-  top_p: number;
-  seed: number;
+  /** null, as for the other decoding settings: the model's default. */
+  beam_size: number | null;
+  max_new_tokens: number | null;
+  temperature: number | null;
+  top_k: number | null;
+  top_p: number | null;
+  seed: number | null;
   /** The head-importance job that is shown. */
   job: string;
   /** Why: the position of the token that is asked about, and what it is compared with: a text, or "#" and a token's id. */

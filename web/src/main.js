@@ -7,14 +7,16 @@
 import { headColor } from "./page/color.js";
 import { h, setChildren } from "./page/dom.js";
 import { createFrame } from "./page/frame.js";
-import { createMessages, errorMessage } from "./page/messages.js";
+import { createInputBox } from "./page/input/input_box.js";
+import { createMessages, errorMessage, isAboutServer } from "./page/messages.js";
 import { modelOfFile, requestFromAddress, runToAddress } from "./page/run_conditions.js";
 import { createRunner } from "./page/runner.js";
-import { createStore } from "./page/store.js";
+import { NO_SETTINGS, createStore } from "./page/store.js";
 import { applyTheme, onSystemThemeChange, savedTheme } from "./page/theme.js";
 import { hideTooltip } from "./page/tooltip.js";
 import { EMBEDDED_TRACE, embeddedSource, readEmbedded } from "./source/embedded.js";
 import { liveSource, responseError } from "./source/live.js";
+import { NOT_RESPONDING } from "./source/not_responding.js";
 import { sharpestHead } from "./views/heads/selection.js";
 import { VIEWS } from "./views/index.js";
 
@@ -50,19 +52,22 @@ const context = {
   model: () => models.find((each) => each.id === store.get().model) ?? null,
   notify: messages.notify,
   color: headColor,
-  run,
+  run: (request) => run(request, resetForRun(request)),
   running: runner.running,
   onRunning: runner.subscribe,
 };
 
+const inputBox = createInputBox(context);
 const frame = createFrame({
   store,
   views: VIEWS,
   live: source.live,
+  inputBox: inputBox.element,
   banner: messages.banner,
   messages: messages.element,
   mounted: () => current?.mounted ?? null,
   trace: () => trace,
+  running: runner.running,
   notify: messages.notify,
   selectModel: (id) => store.set({ ...resetForModel(id), model: id }),
   openFile,
@@ -75,7 +80,10 @@ store.subscribe((state, before) => {
   if (state.model !== before.model || (state.trace !== before.trace && state.trace !== trace?.id)) void loadTrace();
   draw();
 });
-runner.subscribe(markReady);
+runner.subscribe(() => {
+  frame.showSummary();
+  markReady();
+});
 onSystemThemeChange(() => {
   applyTheme(store.get().theme);
   draw();
@@ -125,29 +133,33 @@ async function loadTrace() {
       return;
     } catch (error) {
       if (load !== latestLoad) return;
-      if (source.live && model.input === "image") return notifyError(new Error(LOST_IMAGE));
+      if (source.live && model.input === "image" && inputBox.image() === "") return notifyError(new Error(LOST_IMAGE));
       if (!source.live || state.text === "") return notifyError(error);
       if (modelOfFile(state) !== "") return notifyError(new Error(lostFile(modelOfFile(state))));
       messages.notify("That trace no longer exists, so its run is repeated.");
     }
   }
-  const request = requestFromAddress(store.get(), model);
-  if (request.text === "" || model.input === "image") {
+  const image = model.input === "image" ? inputBox.image() : "";
+  const request = image === "" ? requestFromAddress(store.get(), model) : { text: "", image };
+  if (image === "" && (request.text === "" || model.input === "image")) {
     trace = null;
     return draw();
   }
   await run(request);
 }
 
-/** @param {RunRequest} request */
-async function run(request) {
+/**
+ * Run the selected model and show the result, with these changes of the state.
+ * @param {RunRequest} request
+ * @param {Partial<State>} [change]
+ */
+async function run(request, change) {
   const load = ++latestLoad;
   const id = await runner.run(store.get().model, request);
   if (id === null || load !== latestLoad) return;
-  if (trace !== null && trace.request.text !== request.text) store.set({ position: -1, contrast: "" }); // of other tokens
   try {
     const recorded = await source.trace(id);
-    if (load === latestLoad) await showTrace(recorded);
+    if (load === latestLoad) await showTrace(recorded, change);
   } catch (error) {
     notifyError(error);
   }
@@ -157,15 +169,14 @@ async function run(request) {
  * Make a trace the current one. The state keeps its head as far as this trace has it; on the first trace, the sharpest
  * head is chosen.
  * @param {Trace} shown
+ * @param {Partial<State>} [change] what else changes in the state
  */
-async function showTrace(shown) {
+async function showTrace(shown, change = {}) {
   const load = latestLoad;
   const specs = shown.model.attention;
-  /** @type {Partial<State>} */
-  let change = {};
   if (usesDefaultHead && specs.length > 0) {
     const type = specs.find((spec) => spec.attention_type === "cross")?.attention_type ?? specs[0].attention_type;
-    change = { attention_type: type, ...(await sharpestHead(source, shown, type).catch(() => ({}))) };
+    change = { ...change, attention_type: type, ...(await sharpestHead(source, shown, type).catch(() => ({}))) };
     if (load !== latestLoad) return;
   }
   usesDefaultHead = false;
@@ -183,24 +194,36 @@ async function showTrace(shown) {
 }
 
 /**
- * The changes that go with selecting another model: its own decoding method, and nothing of the last model's trace.
+ * What a new run leaves behind: the node that was selected, and for another text everything that names a token.
+ * @param {RunRequest} request
+ * @returns {Partial<State>}
+ */
+function resetForRun(request) {
+  if (trace?.request.text === request.text) return { node: -1 };
+  return { node: -1, step: 1, token: -1, position: -1, contrast: "" };
+}
+
+/**
+ * The changes that go with selecting another model: its own decoding method, and nothing of the last model's trace but
+ * the text, if the model takes it.
  * @param {string} id
  * @returns {Partial<State>}
  */
 function resetForModel(id) {
   usesDefaultHead = true;
-  const method = models.find((model) => model.id === id)?.decoding.method ?? "beam";
-  const defaults = { beam_size: 0, max_new_tokens: 0, temperature: 0, top_k: 0, top_p: 0, seed: 0 };
+  const model = models.find((each) => each.id === id);
+  const method = model?.decoding.method ?? "beam";
+  const text = model === undefined ? "" : inputBox.textFor(model);
   const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
   const choice = { position: -1, contrast: "" };
-  return { ...defaults, method, trace: "", text: "", run: "", ...selection, ...choice };
+  return { ...NO_SETTINGS, method, trace: "", text, run: "", ...selection, ...choice };
 }
 
 /** @param {File} chosen */
 async function openFile(chosen) {
   try {
     const response = await fetch("api/traces", { method: "POST", body: chosen }).catch(() => null);
-    if (response === null) throw new Error("The server is not responding, so it cannot open this file now.");
+    if (response === null) throw new Error(`${NOT_RESPONDING}, so it cannot open this file now.`);
     if (!response.ok) throw new Error(await responseError(response));
     store.set({ trace: (await response.json()).trace, token: -1, node: -1, step: 1, heads: [] });
     messages.notify(`Opened ${chosen.name}.`);
@@ -222,18 +245,26 @@ function draw() {
     if (made !== state.run) return store.set({ run: made });
   }
   if (current?.view !== view) {
-    hideTooltip();
-    current?.mounted.destroy();
-    current = null;
+    const isFocused = frame.viewContainer.contains(document.activeElement);
+    if (current !== null) scrollTo(0, 0);
+    leaveView();
     const element = h("div", { class: `view view-${view.name}`, "data-view": view.name });
     setChildren(frame.viewContainer, element);
     showErrors(element, () => {
       current = { view, element, mounted: view.mount(element, context) };
     });
+    if (isFocused) frame.focusTitle();
   }
   if (current !== null) showErrors(current.element, () => current?.mounted.update(state, trace));
-  frame.update(state, model, trace);
+  inputBox.update(state, model);
+  frame.update(state, model);
   markReady();
+}
+
+function leaveView() {
+  hideTooltip();
+  current?.mounted.destroy();
+  current = null;
 }
 
 /** Mark the page as complete, for tests and screenshots. */
@@ -261,6 +292,10 @@ function showErrors(element, act) {
 function onServerReachable(reachable) {
   messages.setServerReachable(reachable);
   if (!reachable) return;
+  if (current !== null && [...current.element.querySelectorAll(".problem")].some(isAboutServer)) {
+    leaveView(); // it loads again what it could not load
+    draw();
+  }
   if (models.length === 0) void start();
   else if (trace !== null) source.trace(trace.id).catch(runAgain);
 }

@@ -67,6 +67,8 @@ class ModelSummary(Message):
     generates: bool
     parameters: int
     example: str
+    examples: list[str] | None = None
+    language: str | None = None
     attention: list[AttentionSpec]
     decoding: DecodingSettings
     metrics: list[Metric]
@@ -172,6 +174,23 @@ class BeamNode(Message):
     attention_index: int
 
 
+class LengthPenalty(Message):
+    kind: Literal["gnmt", "power", "none"]
+    alpha: float
+
+
+class Hypothesis(Message):
+    node: int
+    text: str
+    length: int
+    ended: bool
+    kept: bool
+    log_probability: float
+    length_penalty: float
+    coverage: float | None = None
+    score: float
+
+
 class PatchGrid(Message):
     rows: int
     columns: int
@@ -208,6 +227,8 @@ class Trace(Message):
     predictions: list[Prediction]
     log_probability: float
     nodes: list[BeamNode]
+    hypotheses: list[Hypothesis] | None = None
+    length_penalty: LengthPenalty | None = None
     arrays: list[ArraySpec]
     seconds: float
 

@@ -20,6 +20,14 @@ export function formatPercent(fraction) {
 }
 
 /**
+ * A probability that may be tiny, such as that of a whole output, with two significant digits.
+ * @param {number} probability 0.00012 → "0.012 %"
+ */
+export function formatProbability(probability) {
+  return probability >= 0.001 || probability === 0 ? formatPercent(probability) : `${formatNumber(100 * probability, 2)} %`;
+}
+
+/**
  * An attention weight with two significant digits.
  * @param {number} weight
  */

@@ -1,10 +1,11 @@
 /**
- * The frame around a view: navigation, model and theme selection, the save menu, and messages.
+ * The frame around a view: navigation, model and theme selection, the input, the save menu, and messages.
  */
 
-/** @import { ModelSummary, Mounted, RunRequest, State, Store, Trace, View } from "../contract" */
+/** @import { ModelSummary, Mounted, RunRequest, Running, State, Store, Trace, View } from "../contract" */
 
 import { h, s, setChildren } from "./dom.js";
+import { createMenu, menuItem } from "./menu.js";
 import { errorMessage } from "./messages.js";
 import { describeRun, fileSuffix } from "./run_conditions.js";
 import { runNotice } from "./run_notice.js";
@@ -16,10 +17,12 @@ import { stateToHash } from "./store.js";
  * @property {Store} store
  * @property {View[]} views
  * @property {boolean} live
+ * @property {HTMLElement} inputBox
  * @property {HTMLElement} banner
  * @property {HTMLElement} messages
  * @property {() => Mounted | null} mounted
  * @property {() => Trace | null} trace
+ * @property {() => Running | null} running
  * @property {(message: string, kind?: "note" | "error") => void} notify
  * @property {(model: string) => void} selectModel
  * @property {(file: File) => void} openFile
@@ -61,13 +64,14 @@ export function createFrame(options) {
       { class: "top" },
       h("div", { class: "brand" }, logo(), h("span", {}, "regard")),
       h("div", { class: "field" }, h("label", { for: "model" }, "Model"), modelSelect),
-      traceSummary,
+      options.inputBox,
       h(
         "div",
         { class: "tools" },
         saveMenu.element,
         h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),
       ),
+      traceSummary,
     ),
     h(
       "nav",
@@ -84,8 +88,13 @@ export function createFrame(options) {
     options.messages,
   );
 
+  const showSummary = () => setChildren(traceSummary, ...summarize(options.trace(), options.running()));
+
   return {
     viewContainer,
+    showSummary,
+    /** Move the focus to the view's title, for who went to the view from within another. */
+    focusTitle: () => title.focus({ preventScroll: true }),
     /** @param {ModelSummary[]} models */
     setModels(models) {
       setChildren(
@@ -97,9 +106,8 @@ export function createFrame(options) {
     /**
      * @param {State} state
      * @param {ModelSummary | null} model
-     * @param {Trace | null} trace
      */
-    update(state, model, trace) {
+    update(state, model) {
       modelSelect.value = state.model;
       themeSelect.value = state.theme;
       const available = options.views.filter((view) => view.fits(model));
@@ -112,15 +120,25 @@ export function createFrame(options) {
         if (view.name === state.view) link.setAttribute("aria-current", "page");
         else link.removeAttribute("aria-current");
       }
-      setChildren(traceSummary, ...summarize(trace));
+      showSummary();
+      const trace = options.trace();
       notice.update(trace, trace !== null && options.canRun(trace));
       saveMenu.refresh();
     },
   };
 }
 
-/** @param {Trace | null} trace */
-function summarize(trace) {
+/**
+ * The input and output of the trace that all views show, or of the run in progress.
+ * @param {Trace | null} trace
+ * @param {Running | null} running
+ */
+function summarize(trace, running) {
+  if (running !== null) {
+    const { text, image } = running.request;
+    const input = h("span", { class: "input-text" }, image === undefined ? text : "an image");
+    return [input, ` → ${running.tokens.at(-1)?.text ?? ""} …`];
+  }
   if (trace === null) return [];
   const input = trace.grid === undefined ? trace.request.text : "an image";
   return [
@@ -139,12 +157,11 @@ function skipTo(title) {
 
 /** @param {FrameOptions} options */
 function createSaveMenu(options) {
+  const menu = createMenu("Save");
   /** @type {(label: string, isEnabled: () => boolean, act: () => unknown) => { button: HTMLButtonElement, isEnabled: () => boolean }} */
   const createItem = (label, isEnabled, act) => {
-    const button = h("button", { type: "button", class: "menu-item" }, label);
-    button.addEventListener("click", async () => {
-      menu.open = false;
-      summary.focus();
+    const button = menuItem(label, async () => {
+      menu.close();
       try {
         await act();
       } catch (error) {
@@ -204,32 +221,13 @@ function createSaveMenu(options) {
     () => options.live,
     () => fileInput.click(),
   );
-  const summary = h("summary", {}, "Save");
-  const menu = h(
-    "details",
-    { class: "menu" },
-    summary,
-    h(
-      "div",
-      { class: "menu-items" },
-      items.map(({ button }) => button),
-      openItem.button,
-    ),
-  );
-  menu.addEventListener("toggle", () => refresh());
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    summary.focus();
-  });
-  document.addEventListener("pointerdown", (event) => {
-    if (menu.open && !menu.contains(/** @type {Node} */ (event.target))) menu.open = false;
-  });
+  menu.setItems([...items.map(({ button }) => button), openItem.button]);
+  menu.element.addEventListener("toggle", () => refresh());
   function refresh() {
     for (const { button, isEnabled } of items) button.disabled = !isEnabled();
     openItem.button.hidden = !options.live;
   }
-  return { element: h("div", { class: "save-menu" }, menu, fileInput), refresh };
+  return { element: h("div", { class: "save-menu" }, menu.element, fileInput), refresh };
 }
 
 /** The page's logo: an eye. */

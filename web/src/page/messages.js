@@ -3,6 +3,7 @@
  * the server is unreachable.
  */
 
+import { NOT_RESPONDING } from "../source/not_responding.js";
 import { h } from "./dom.js";
 
 /** Milliseconds that a note stays. */
@@ -14,7 +15,7 @@ export function createMessages() {
   const banner = h(
     "div",
     { class: "banner", role: "alert", hidden: true },
-    "The server is not responding. What is already loaded keeps working; the rest returns with the server.",
+    `${NOT_RESPONDING}. What is already loaded keeps working; the rest returns with the server.`,
   );
 
   /**
@@ -43,9 +44,16 @@ export function createMessages() {
     /** @param {boolean} reachable */
     setServerReachable(reachable) {
       banner.hidden = reachable;
-      if (reachable) notify("The server is back.");
+      if (!reachable) return;
+      for (const error of [...errors.children]) if (isAboutServer(error)) error.remove();
+      notify("The server is back.");
     },
   };
+}
+
+/** Whether an element says that the server does not respond. @param {Element} element */
+export function isAboutServer(element) {
+  return element.textContent?.includes(NOT_RESPONDING) === true;
 }
 
 /** @param {unknown} error */

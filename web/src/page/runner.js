@@ -72,11 +72,11 @@ export function decodingSettings(state, model) {
   const defaults = model.decoding;
   return {
     method: state.method,
-    beam_size: state.beam_size || defaults.beam_size,
-    max_new_tokens: state.max_new_tokens || defaults.max_new_tokens,
-    temperature: state.temperature || defaults.temperature,
-    top_k: state.top_k || defaults.top_k,
-    top_p: state.top_p || defaults.top_p,
-    seed: state.seed || defaults.seed,
+    beam_size: state.beam_size ?? defaults.beam_size,
+    max_new_tokens: state.max_new_tokens ?? defaults.max_new_tokens,
+    temperature: state.temperature ?? defaults.temperature,
+    top_k: state.top_k ?? defaults.top_k,
+    top_p: state.top_p ?? defaults.top_p,
+    seed: state.seed ?? defaults.seed,
   };
 }

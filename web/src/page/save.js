@@ -5,6 +5,7 @@
 /** @import { Exports } from "../contract" */
 
 import { responseError } from "../source/live.js";
+import { NOT_RESPONDING } from "../source/not_responding.js";
 import { cssVariable, h, s } from "./dom.js";
 
 /** Pixels of a PNG per pixel of the page. */
@@ -55,7 +56,7 @@ export async function saveFromServer(path, name) {
   try {
     response = await fetch(path);
   } catch {
-    throw new Error("The server is not responding, so it cannot produce this file now.");
+    throw new Error(`${NOT_RESPONDING}, so it cannot produce this file now.`);
   }
   if (!response.ok) throw new Error(await responseError(response));
   download(name, await response.blob());

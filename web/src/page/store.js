@@ -7,6 +7,11 @@
 
 /** @import { State, Store } from "../contract" */
 
+/** The smallest value of each decoding setting. */
+const SMALLEST = { beam_size: 1, max_new_tokens: 1, temperature: 0, top_k: 0, top_p: Number.MIN_VALUE, seed: -(2 ** 53) };
+/** No decoding setting is set, so that the model's own are used; null, because 0 is a seed like any other. */
+export const NO_SETTINGS = { beam_size: null, max_new_tokens: null, temperature: null, top_k: null, top_p: null, seed: null };
+
 /** @type {State} */
 export const INITIAL_STATE = {
   view: "playground",
@@ -31,12 +36,7 @@ export const INITIAL_STATE = {
   head_tag: "",
   threshold: 0.05,
   method: "beam",
-  beam_size: 0,
-  max_new_tokens: 0,
-  temperature: 0,
-  top_k: 0,
-  top_p: 0,
-  seed: 0,
+  ...NO_SETTINGS,
   job: "",
   position: -1,
   contrast: "",
@@ -111,12 +111,23 @@ export function hashToState(hash, defaults = INITIAL_STATE) {
     const text = parameters.get(name);
     if (text === null) continue;
     const choices = CHOICES[/** @type {keyof State} */ (name)];
-    if (Array.isArray(value)) state[name] = text === "" ? [] : text.split(",");
+    if (name in SMALLEST) state[name] = parseSetting(/** @type {keyof typeof SMALLEST} */ (name), text);
+    else if (Array.isArray(value)) state[name] = text === "" ? [] : text.split(",");
     else if (typeof value === "boolean") state[name] = text === "true";
     else if (typeof value === "number") state[name] = Number.isFinite(Number(text)) ? Number(text) : value;
     else if (choices === undefined || choices.includes(text)) state[name] = text;
   }
   return /** @type {State} */ (/** @type {unknown} */ (state));
+}
+
+/**
+ * A decoding setting; null if it is none, such as the beam size 0 in links from when that was the model's own.
+ * @param {keyof typeof SMALLEST} name
+ * @param {string} text
+ */
+function parseSetting(name, text) {
+  const number = text.trim() === "" ? NaN : Number(text);
+  return Number.isFinite(number) && number >= SMALLEST[name] ? number : null;
 }
 
 /**

@@ -46,13 +46,24 @@ function showTooltip(element, content) {
     tooltip.addEventListener("mouseenter", () => clearTimeout(closing));
     tooltip.addEventListener("mouseleave", hideLater);
     document.addEventListener("keydown", (event) => event.key === "Escape" && hideTooltip());
-    document.addEventListener("scroll", hideTooltip, { capture: true, passive: true });
+    document.addEventListener("scroll", followOrHide, { capture: true, passive: true });
   }
   if (owner !== null && owner !== element) owner.removeAttribute("aria-describedby");
   owner = element;
   setChildren(tooltip, ...children);
   tooltip.hidden = false;
   element.setAttribute("aria-describedby", tooltip.id);
+  place(element);
+}
+
+/** The focus scrolls its element into view: the tooltip goes with it. */
+function followOrHide() {
+  if (owner !== null && owner === document.activeElement) place(owner);
+  else hideTooltip();
+}
+
+/** @param {Element} element */
+function place(element) {
   const box = element.getBoundingClientRect();
   const { width, height } = tooltip.getBoundingClientRect();
   const left = Math.max(8, Math.min(innerWidth - width - 8, box.left + box.width / 2 - width / 2));

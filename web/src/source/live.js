@@ -12,8 +12,9 @@
 
 import { decodeFloat16Buffer } from "./float16.js";
 import { poolSize } from "./max_pool.js";
+import { NOT_RESPONDING } from "./not_responding.js";
 
-const UNREACHABLE = "The server is not responding. What is already loaded keeps working.";
+const UNREACHABLE = `${NOT_RESPONDING}. What is already loaded keeps working.`;
 /** Bytes of cached matrices. */
 const CACHE_BYTES = 192 * 2 ** 20;
 /** Milliseconds between polls. */

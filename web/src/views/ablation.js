@@ -146,7 +146,7 @@ class AblationView {
     this.grid.update(model, ablated, this.importance);
     if (!trace) {
       this.cancel("");
-      setChildren(this.output, h("p", { class: "note" }, "Run a text in “Try it” to compare its output here."));
+      setChildren(this.output, h("p", { class: "note" }, "Run a text at the top of the page to compare its output here."));
       return;
     }
     const key = JSON.stringify([trace.id, ablated, state.ablation]);

@@ -83,7 +83,7 @@ class CellView {
     this.controls.hidden = trace === null;
     if (trace === null) {
       this.requested = "";
-      this.showNote("There is no attention to show yet. Run a text in “Try it”.");
+      this.showNote("There is no attention to show yet. Run a text at the top of the page.");
       return;
     }
     const cellRequest = selectCell(state, trace);

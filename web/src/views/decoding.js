@@ -9,6 +9,7 @@ import { standaloneSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { STEP_NAMES } from "../page/tokens.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
+import { Hypotheses, hasBeam } from "./decoding/hypotheses.js";
 import { KvCacheRows } from "./decoding/kv_cache_rows.js";
 import { NodePanel } from "./decoding/node_panel.js";
 import { SearchTree, cacheCells, describeCacheStep } from "./decoding/search_tree.js";
@@ -35,7 +36,6 @@ export const view = {
 class DecodingView {
   /** @param {HTMLElement} element @param {ViewContext} context */
   constructor(element, context) {
-    this.element = element;
     this.context = context;
     /** @type {Trace | null | undefined} */
     this.trace = undefined; // nothing was shown yet
@@ -54,10 +54,13 @@ class DecodingView {
     );
     this.afterEos = h("div");
     this.stepPanel = new StepPanel(load, retry);
+    this.candidatesNote = h("span");
     this.candidates = h("div");
+    this.hypotheses = new Hypotheses((id) => this.selectNode(id));
     this.collapseBox = h("input", { type: "checkbox", onchange: () => this.setCollapsed(this.collapseBox.checked) });
     this.treeFrame = scrollable("The search tree");
     this.treeFrame.classList.add("tall");
+    this.treeFrame.dataset.followsStep = "";
     this.treeDrawing = new TreeDrawing(this.treeFrame, (id) => this.selectNode(id));
     this.nodePanel = new NodePanel(context, load, retry);
     this.inputNote = h("span");
@@ -65,12 +68,13 @@ class DecodingView {
     this.cacheNote = h("span");
     this.cacheSummary = h("p");
     this.cacheFrame = scrollable("Rows of beams, step by step");
+    this.cacheFrame.dataset.followsStep = "";
     /** @type {KvCacheRows | null} */
     this.cacheRows = null;
     this.body = this.build();
     setChildren(element, this.message, this.body);
     this.onKey = (/** @type {KeyboardEvent} */ event) => this.stepControl.onKey(event);
-    element.addEventListener("keydown", this.onKey);
+    document.addEventListener("keydown", this.onKey);
     this.exports = {
       svg: () => standaloneSvg(this.treeDrawing.svg),
       csv: () => ({ name: "decoding", rows: this.rows() }),
@@ -89,11 +93,16 @@ class DecodingView {
       ),
       this.stepControl.element,
       this.afterEos,
-      section(
-        "Input of this step",
-        this.inputNote,
-        this.stepPanel.input,
-      ),
+      h("div", { class: "panes" }, this.buildStep(), this.buildSearch()),
+    );
+  }
+
+  /** The pane on the left: this step. */
+  buildStep() {
+    return h(
+      "section",
+      { class: "pane", "aria-label": "This step" },
+      section("Input of this step", this.inputNote, this.stepPanel.input),
       section(
         "From hidden state to token",
         "The decoder's output at this step is a vector, the hidden state. Its dot product with each token's output " +
@@ -101,31 +110,38 @@ class DecodingView {
         this.stepPanel.output,
       ),
       section(
-        "Candidates",
-        "Beam search keeps several hypotheses, the beams. Each step scores the continuations of all of them and keeps " +
-          "the best. Select a token to see its attention.",
-        this.candidates,
-      ),
-      section(
-        "Search tree",
-        "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
-          "log-probability. Click a node, or move with the arrow keys and press Enter, to see its attention below; " +
-          "this works for pruned nodes, too.",
-        h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
-        this.treeFrame,
-      ),
-      section(
         "Attention of the selected node",
         "What the model attends to in the step that reads this token and predicts the next one. Each row is a head of the " +
           `selected layer, each bar a token; the bars of a row add up to 1. ${STEP_NAMES}`,
         this.nodePanel.element,
       ),
+    );
+  }
+
+  /** The pane on the right: the search with all of its hypotheses. It stays in view while the left one scrolls. */
+  buildSearch() {
+    return h(
+      "section",
+      { class: "pane search-pane", "aria-label": "The search" },
       section(
-        this.cacheTitle,
-        this.cacheNote,
-        this.cacheSummary,
-        this.cacheFrame,
+        "Search tree",
+        "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
+          "log-probability. Click a node to see its attention; this works for pruned nodes, too. By keyboard: ← → go to " +
+          "another step, ↑ ↓ to another candidate, and Enter selects it.",
+        h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
+        this.treeFrame,
       ),
+      section(
+        "Candidates",
+        this.candidatesNote,
+        this.candidates,
+      ),
+      section(
+        "Finished hypotheses",
+        "The complete outputs that the search found, ranked by their scores. The first is the output.",
+        this.hypotheses.element,
+      ),
+      section(this.cacheTitle, this.cacheNote, this.cacheSummary, this.cacheFrame),
     );
   }
 
@@ -148,7 +164,7 @@ class DecodingView {
     this.stepControl.stop();
     this.stepPanel.clear();
     this.nodePanel.clear();
-    this.element.removeEventListener("keydown", this.onKey);
+    document.removeEventListener("keydown", this.onKey);
   }
 
   read() {
@@ -160,6 +176,7 @@ class DecodingView {
       parent,
       node,
       tree: this.treeDrawing.read(),
+      hypotheses: this.hypotheses.read(),
       cache: cells.map(({ step, row, from, copied, node: { id } }) => ({ step, row, from, copied, node: id })),
     };
   }
@@ -179,6 +196,7 @@ class DecodingView {
     setChildren(this.message, reason === "" ? null : h("p", { class: "note", role: "status" }, reason));
     if (!this.tree || !trace) return;
     setChildren(this.inputNote, describeInput(trace.model.attention.length > 0));
+    setChildren(this.candidatesNote, describeCandidates(trace));
     setChildren(this.cacheTitle, hasHeads(trace.model) ? "KV cache" : "State");
     setChildren(this.cacheNote, describeCache(hasHeads(trace.model)));
     this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
@@ -193,7 +211,9 @@ class DecodingView {
     const cells = cacheCells(tree);
     this.stepControl.show(step);
     setChildren(this.afterEos, step > tree.output.length ? afterEosNote(tree.output.length) : null);
-    this.stepPanel.show(selected, selected ? tree.stepOf(selected) : "", /** @type {Trace} */ (this.trace).source);
+    const trace = /** @type {Trace} */ (this.trace);
+    this.stepPanel.show(selected, selected ? tree.stepOf(selected) : "", trace.source);
+    this.hypotheses.show(trace, selected?.id ?? -1);
     setChildren(
       this.candidates,
       candidateTable(tree, step, selected?.id ?? -1, (id) => this.selectNode(id)),
@@ -277,6 +297,14 @@ function describeInput(hasAttention) {
     : "The model sees nothing else. It has no attention, so there are no weights to show.";
 }
 
+/** How candidates become hypotheses. @param {Trace} trace */
+function describeCandidates(trace) {
+  const choice = hasBeam(trace)
+    ? "Beam search keeps several hypotheses, the beams. Each step scores the continuations of all of them and keeps the best."
+    : "The likeliest tokens of this step, and the one that was chosen.";
+  return `${choice} Select a token to see its attention.`;
+}
+
 /** What the rows of beams hold. @param {boolean} isTransformer */
 function describeCache(isTransformer) {
   const content = isTransformer
@@ -287,7 +315,7 @@ function describeCache(isTransformer) {
 
 /** Why there is no search to show, or "". @param {SearchTree | null} tree */
 function reasonForNoTree(tree) {
-  if (tree === null) return "There are no steps to show yet. Run a text in “Try it”.";
+  if (tree === null) return "There are no steps to show yet. Run a text at the top of the page.";
   if (tree.nodes.length === 0)
     return "This trace contains no search: it is an old one, or of a model that does not generate. Run a text to see its steps.";
   return tree.isConsistent ? "" : "The search tree of this trace is inconsistent; the trace may be damaged. Run the text again.";

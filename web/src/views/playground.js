@@ -7,9 +7,9 @@
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
-import { formatCount, formatPercent } from "../page/format.js";
+import { formatCount, formatFixed, formatPercent } from "../page/format.js";
 import { tokenLabel } from "../page/tokens.js";
-import { inputForm } from "./playground/input_form.js";
+import { decodingControls } from "./playground/decoding_controls.js";
 import { outputTokens, partialOutput, predictionBars, tokenRow } from "./playground/output.js";
 import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
 import { describeConditions } from "./shared/conditions.js";
@@ -32,9 +32,11 @@ export const view = {
   fits: () => true,
   mount(element, context) {
     const introduction = h("div", {});
-    const form = inputForm(context);
+    const controls = decodingControls(context.store);
+    const fileNote = h("p", { class: "note", hidden: context.source.live });
     const output = h("section", { class: "panel output-panel", "aria-label": "Output" });
-    element.append(introduction, form.element, output);
+    const settings = h("div", {});
+    element.append(introduction, settings, fileNote, output);
     /** @type {Trace | null} */
     let shown = null;
     let drawnTheme = "";
@@ -74,13 +76,16 @@ export const view = {
           task = model.task;
           setChildren(introduction, explain(model));
         }
-        form.update(state, model);
+        const decodes = model !== null && model.generates && context.source.live;
+        if (decodes) controls.update(state, model);
+        if (controls.element.isConnected !== decodes) setChildren(settings, decodes && controls.element);
+        settings.hidden = !decodes;
+        if (model !== null) {
+          fileNote.textContent = `This page is a standalone file with a single run. To run other inputs: regard look ${model.name}`;
+        }
         draw(trace);
       },
-      destroy() {
-        unsubscribe();
-        form.destroy();
-      },
+      destroy: unsubscribe,
       exports: {
         svg: () => domToSvg(output),
         csv: () => ({ name: "regard-output", rows: table(context.trace()) }),
@@ -140,7 +145,7 @@ function describeOutput(trace) {
         "p",
         { class: "note", "data-role": "run-summary" },
         `${formatCount(trace.generated.length)} tokens in ${trace.seconds.toFixed(2)} s. `,
-        `The output has probability ${probability} (log-probability ${trace.log_probability.toFixed(2)}).`,
+        `The output has probability ${probability} (log-probability ${formatFixed(trace.log_probability)}).`,
       ),
     );
   }

@@ -88,7 +88,7 @@ class WhyView {
   /** @param {State} state @param {Trace | null} trace */
   update(state, trace) {
     this.body.hidden = trace === null;
-    const hint = h("p", { class: "note", role: "status" }, "Run a text in “Try it” to ask why its output was written.");
+    const hint = h("p", { class: "note", role: "status" }, "Run a text at the top of the page to ask why its output was written.");
     setChildren(this.message, trace === null ? hint : null);
     if (trace === null) return;
     const { live } = this.context.source;

@@ -156,7 +156,9 @@ class SearchRecorder:
             parent = active[beam]
             if total == float("-inf") or (parent is None and self.nodes and step.number > 1):
                 continue
-            state: Literal["finished", "pruned"] = "finished" if token == self.eos else "pruned"
+            # A search without beams ends only with the EOS that it chose; in a beam search every EOS is a hypothesis.
+            ends = token == self.eos and (step.beam_indices is not None or token == int(step.tokens[beam]))
+            state: Literal["finished", "pruned"] = "finished" if ends else "pruned"
             node = Node(len(self.nodes), parent, step.number, token, total, state)
             self.nodes.append(node)
             candidates[beam, token] = node

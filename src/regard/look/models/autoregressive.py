@@ -23,7 +23,7 @@ from regard.look.analysis.attention_maps import AttentionRecorder, attention_nby
 from regard.look.analysis.hidden_states import record_hidden_states
 from regard.look.analysis.search_recorder import OnStep, SearchRecorder, StopObserver
 from regard.look.models.detokenizer import Detokenizer, TextDetokenizer
-from regard.look.models.search_tree import beam_nodes, generated_tokens, next_tokens
+from regard.look.models.search_tree import beam_nodes, generated_tokens, length_penalty, next_tokens, ranked_hypotheses
 from regard.look.models.traced_model import (
     IGNORE,
     Example,
@@ -65,11 +65,17 @@ class ForcedPass:
 class RecordedRun(NamedTuple):
     """A search with the teacher-forced pass over its best hypothesis."""
 
-    best: Hypothesis
+    search: Request
+    found: list[Hypothesis]
+    """The hypotheses that the search found, best first."""
     target: list[int]
     """The decoder's input: bos or the prompt, the generated tokens, and eos if it was generated."""
     recorder: SearchRecorder
     forced: ForcedPass
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.found[0]
 
 
 class TracedAutoregressiveModel(TracedModel):
@@ -103,10 +109,6 @@ class TracedAutoregressiveModel(TracedModel):
         self.target_detokenizer = TextDetokenizer(self.target_tokenizer)
         eos = self.model.config.special_tokens.eos
         self.eos = -1 if eos is None else eos
-
-    @property
-    def example(self) -> str:
-        return "The cat ate the mouse."
 
     def default_decode(self) -> DecodeConfig:
         """The pipeline's own decoding settings."""
@@ -173,11 +175,12 @@ class TracedAutoregressiveModel(TracedModel):
         source_tokens = self.source_detokenizer.tokens(self._source_ids(source))
         if request.source_tokens is not None:
             request = edited_request(request, source_tokens, self.source_detokenizer.text(source.ids))
-        best, target, recorder, forced = self.record(source, request, on_token, should_stop, dtype)
+        run = self.record(source, request, on_token, should_stop, dtype)
+        best, target, recorder, forced = run.best, run.target, run.recorder, run.forced
         arrays = {f"attention/{name}": forced.attention.stacked(name) for name in forced.attention.weights}
         arrays |= {f"beam/{name}": recorder.stacked(name) for name in recorder.rows}
         check_size(sum(array.nbytes for array in arrays.values()))
-        first = len(target) - len(best.token_logprobs)
+        first, penalty = len(target) - len(best.token_logprobs), length_penalty(run.search)
         target_tokens = self.target_detokenizer.tokens(target)
         header = schema.Trace(
             format=FORMAT,
@@ -192,6 +195,8 @@ class TracedAutoregressiveModel(TracedModel):
             predictions=[],
             log_probability=best.logprob,
             nodes=beam_nodes(self.target_detokenizer, recorder, self._with_eos(best), target_tokens[:first]),
+            hypotheses=ranked_hypotheses(recorder, run.found, run.search, partial(self.output_text, source)),
+            length_penalty=None if penalty is None else schema.LengthPenalty(**penalty.plain()),
             arrays=array_specs(arrays),
             seconds=time.perf_counter() - start,
         )
@@ -212,10 +217,10 @@ class TracedAutoregressiveModel(TracedModel):
             recorder = SearchRecorder(
                 self.model, self.eos, dtype, self._on_step(source, on_token), should_stop, source_length
             )
-            best = self._search(source, request, recorder)
-            target = [*self._prefix(source), *self._with_eos(best)]
+            search, found = self._search(source, request, recorder)
+            target = [*self._prefix(source), *self._with_eos(found[0])]
             check_size(attention_nbytes(self.model, source_length, len(target)))
-            return RecordedRun(best, target, recorder, self._forced_pass(source, target, dtype))
+            return RecordedRun(search, found, target, recorder, self._forced_pass(source, target, dtype))
 
     def logits(self, request: RunRequest, target: Sequence[int]) -> Tensor:
         """The logits after each token of a target, with a request's input and no ablation.  # (tokens, vocab_size)"""
@@ -263,7 +268,8 @@ class TracedAutoregressiveModel(TracedModel):
     def unablated_pass(self, request: RunRequest, should_stop: ShouldStop | None = None) -> Callable[[], Tensor]:
         source = self.encode_request(request)
         observer = None if should_stop is None else StopObserver(should_stop)
-        target = [*self._prefix(source), *self._with_eos(self._search(source, request, observer))]
+        _, (best, *_) = self._search(source, request, observer)
+        target = [*self._prefix(source), *self._with_eos(best)]
         return partial(self._forward, source, target[: self._max_positions], None)
 
     def make_example(self, item: Any) -> Example | None:
@@ -320,7 +326,10 @@ class TracedAutoregressiveModel(TracedModel):
     def _with_eos(self, best: Hypothesis) -> list[int]:
         return [*best.tokens, *([self.eos] if best.ended else [])]
 
-    def _search(self, source: Source, request: RunRequest, observer: Observer | None) -> Hypothesis:
+    def _search(
+        self, source: Source, request: RunRequest, observer: Observer | None
+    ) -> tuple[Request, list[Hypothesis]]:
+        """The search for a request, and the hypotheses that it finds, best first."""
         config, max_new_tokens = self._search_settings(request.decoding)
         search = self.search_request(source, config, max_new_tokens)
         if (limit := self._max_positions) is not None:
@@ -332,8 +341,8 @@ class TracedAutoregressiveModel(TracedModel):
         search = constrained(
             search, request, self.target_tokenizer, vocab_size, self.eos, continues=self.continues_prompt
         )
-        ((best, *_),) = search_batch(self.model, [search], self.eos, observer)
-        return best
+        (found,) = search_batch(self.model, [search], self.eos, observer)
+        return search, found
 
     def _search_settings(self, overrides: schema.DecodingOverrides | None) -> tuple[DecodeConfig, int]:
         """The decode config of a request, and its maximum number of new tokens."""

@@ -161,10 +161,6 @@ class TracedTextEncoder(TracedEncoder):
         """The special tokens before and after a text."""
         self.labels: Sequence[str] = self.model.config.labels
 
-    @property
-    def example(self) -> str:
-        return "The cat ate the mouse."
-
     def encode_request(self, request: RunRequest) -> EncoderInput:
         encode = getattr(self.pipeline, "encode_input", self.tokenizer.encode)
         return self.encode_ids(self.edited_ids(request, list(encode(request.text))))

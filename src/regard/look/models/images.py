@@ -3,7 +3,7 @@
 import base64
 import binascii
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +38,8 @@ class TracedImageClassifier(TracedEncoder):
         self.pipeline, self.model = classifier, classifier.vision_transformer
 
     @property
-    def example(self) -> str:
-        return ""
+    def examples(self) -> Sequence[str]:
+        return ()
 
     def encode_request(self, request: RunRequest) -> EncoderInput:
         if request.image is None:

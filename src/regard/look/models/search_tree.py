@@ -1,10 +1,12 @@
-"""The recorded search of a model as the contract's messages: generated tokens, and the nodes of the search tree."""
+"""The recorded search of a model as the contract's messages: generated tokens, search tree and ranked outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from regard.decode import Hypothesis, LengthPenalty, Request
 from regard.decode.strategy import upcast
+from regard.look import schema
 from regard.look.analysis.search_recorder import SearchRecorder
 from regard.look.models.detokenizer import Detokenizer, count_words, token_after
 from regard.look.schema import Alternative, BeamNode, GeneratedToken, NextToken, Token
@@ -13,6 +15,8 @@ ALTERNATIVES = 8
 """Alternatives that are kept of each generated token."""
 NEXT_TOKENS = 20
 """Next tokens that are shown of a node."""
+MAX_HYPOTHESES = 100
+"""Hypotheses that are listed; a large beam displaces many more."""
 
 
 def generated_tokens(
@@ -78,3 +82,54 @@ def beam_nodes(
             )
         )
     return nodes
+
+
+def length_penalty(search: Request) -> LengthPenalty | None:
+    """The penalty in a search's scores; None for one that follows a single output and ranks nothing."""
+    config = search.config
+    has_beam = not config.sample and (config.beam_size > 1 or bool(search.constraints.required))
+    return config.length_penalty if has_beam else None
+
+
+def ranked_hypotheses(
+    recorder: SearchRecorder, found: Sequence[Hypothesis], search: Request, text: Callable[[Sequence[int]], str]
+) -> list[schema.Hypothesis]:
+    """The outputs that a search `found`, in its order and with its scores, then those that these displaced.
+
+    text: the text of an output
+    """
+    penalty = length_penalty(search) or LengthPenalty(kind="none")
+    hypotheses = []
+    for each in found:
+        ids = [*each.tokens, *([recorder.eos] if each.ended else [])]
+        path, divisor = recorder.path_of(ids), penalty.at(len(ids))
+        hypotheses.append(
+            schema.Hypothesis(
+                node=path[-1].id if path and len(path) == len(ids) else -1,
+                text=text(each.tokens),
+                length=len(ids),
+                ended=each.ended,
+                kept=True,
+                log_probability=each.logprob,
+                length_penalty=divisor,
+                coverage=each.score - each.logprob / divisor if search.config.coverage_penalty else None,
+                score=each.score,
+            )
+        )
+    listed = {each.node for each in hypotheses}
+    displaced = [
+        schema.Hypothesis(
+            node=node.id,
+            text=text(node.prefix()[:-1]),
+            length=node.step,
+            ended=True,
+            kept=False,
+            log_probability=node.total,
+            length_penalty=penalty.at(node.step),
+            score=node.total / penalty.at(node.step),
+        )
+        for node in recorder.nodes
+        if node.state == "finished" and node.id not in listed
+    ]
+    displaced.sort(key=lambda each: -each.score)
+    return (hypotheses + displaced)[: max(len(hypotheses), MAX_HYPOTHESES)]

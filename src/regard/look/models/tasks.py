@@ -24,6 +24,7 @@ from regard.data.trees.linearization import linearize
 from regard.data.trees.tree import Tree, escape_brackets
 from regard.decode import DecodeConfig, Request
 from regard.errors import UserError
+from regard.look.models import examples
 from regard.look.models.autoregressive import MAX_EXAMPLE_LENGTH, Source, TracedAutoregressiveModel
 from regard.look.models.detokenizer import TextDetokenizer, TreeDetokenizer
 from regard.look.models.encoder import (
@@ -49,13 +50,6 @@ from regard.task.pipeline import Pipeline
 from regard.task.translation.pipeline import LineTranslator, Translator, translation_search
 from regard.task.translation.recipe import ScoreConfig, TranslationRecipe
 
-EXAMPLES = {
-    "en": "The cat ate the mouse.",
-    "fr": "Je suis étudiant.",
-    "de": "Die Katze hat die Maus gefressen.",
-    "tr": "Kedi fareyi yedi.",
-}
-"""A sentence to translate, by source language."""
 MASK_INTERVAL = 7
 """In a dev set for masked LM, every so many tokens one is masked."""
 
@@ -80,9 +74,13 @@ class TracedTranslator(TracedAutoregressiveModel):
         return translation_search(super().default_decode())
 
     @property
-    def example(self) -> str:
-        language = re.search(r"(?<![a-z])([a-z]{2})-[a-z]{2}(?![a-z])", self.name)
-        return EXAMPLES.get(language[1] if language else "en", "")
+    def language(self) -> str | None:
+        languages = re.search(r"(?<![a-z])([a-z]{2})-[a-z]{2}(?![a-z])", self.name)
+        return None if languages is None else languages[1]
+
+    @property
+    def examples(self) -> Sequence[str]:
+        return examples.TRANSLATION.get(self.language or "en", ())
 
     def encode_request(self, request: RunRequest) -> Source:
         if not request.text.strip() and not request.source_tokens:
@@ -153,8 +151,8 @@ class TracedTextGenerator(TracedAutoregressiveModel):
         self.eos = generator.end_id
 
     @property
-    def example(self) -> str:
-        return "Once upon a time"
+    def examples(self) -> Sequence[str]:
+        return examples.PROMPTS
 
     def default_decode(self) -> DecodeConfig:
         return SAMPLING
@@ -216,8 +214,8 @@ class TracedFillMask(TracedTextEncoder):
         super().__init__(fill_mask, name, fill_mask.tokenizer)
 
     @property
-    def example(self) -> str:
-        return f"The {MASK} ate the mouse."
+    def examples(self) -> Sequence[str]:
+        return examples.MASKED
 
     def encode_request(self, request: RunRequest) -> EncoderInput:
         before, after = map(len, self.frame)
@@ -282,6 +280,10 @@ class TracedTextLabeler(TracedTextEncoder):
         self.task = "text-classification" if self.classifies_text else "token-classification"
         self.reads_words = not self.classifies_text
         self.line_format = "text, tab, label" if self.classifies_text else "word/TAG word/TAG …"
+
+    @property
+    def examples(self) -> Sequence[str]:
+        return examples.PASSAGES if self.classifies_text else examples.SENTENCES
 
     def encode_request(self, request: RunRequest) -> EncoderInput:
         if self.classifies_text:

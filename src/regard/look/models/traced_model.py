@@ -19,6 +19,7 @@ from regard.data.text.documents import read_texts
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import attention_specs
 from regard.look.analysis.head_ablation import HeadMeans, ablate_heads, mean_outputs, needs_means
+from regard.look.models.examples import SENTENCES
 from regard.look.schema import DecodingSettings, Metric, ModelSummary, NodeAttention, RunRequest, Token, TokenEvent
 from regard.look.trace import Trace
 from regard.model import count_parameters
@@ -73,9 +74,19 @@ class TracedModel(ABC):
         self.id = name
 
     @property
-    @abstractmethod
+    def language(self) -> str | None:
+        """The code of the language that it reads, such as "en", if its name tells."""
+        return None
+
+    @property
+    def examples(self) -> Sequence[str]:
+        """Sample inputs; none for images, and for a language that has none."""
+        return SENTENCES
+
+    @property
     def example(self) -> str:
-        """A sample input."""
+        """The first sample input, or an empty text."""
+        return next(iter(self.examples), "")
 
     @abstractmethod
     def decoding_settings(self) -> DecodingSettings:
@@ -150,6 +161,8 @@ class TracedModel(ABC):
             generates=self.generates,
             parameters=count_parameters(self.model),
             example=self.example,
+            examples=list(self.examples),
+            language=self.language,
             attention=attention_specs(self.model),
             decoding=self.decoding_settings(),
             metrics=list(self.metrics),

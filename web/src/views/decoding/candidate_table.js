@@ -3,19 +3,19 @@
  */
 
 import { h } from "../../page/dom.js";
-import { formatFixed, formatPercent } from "../../page/format.js";
+import { formatFixed, formatProbability } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
-import { scrollable } from "../shared/section.js";
+import { numberTable } from "../shared/number_table.js";
 import { STATE_SYMBOLS, displayState } from "./search_tree.js";
 
 /** @import { SearchTree } from "./search_tree.js" */
 
 /** The last characters of a long prefix that are shown. */
-const MAX_PREFIX_LENGTH = 40;
+const MAX_PREFIX_LENGTH = 24;
+const COLUMNS = ["prefix", "token", "probability", "log-prob.", "hypothesis", "log-prob.", "state"];
 
 /** @param {SearchTree} tree @param {number} step @param {number} selected @param {(id: number) => void} select */
 export function candidateTable(tree, step, selected, select) {
-  const header = ["prefix", "token", "probability", "log-probability", "total", "state"];
   const rows = tree.candidates(step).map((node) => {
     const state = displayState(node);
     const attributes = {
@@ -29,22 +29,21 @@ export function candidateTable(tree, step, selected, select) {
       { class: state, "data-candidate": node.id },
       h("td", { class: "soft" }, lastCharacters(tree.text(node.parent) || tree.rootLabel)),
       h("th", { scope: "row" }, stateSymbol(state), " ", h("button", attributes, tokenLabel(node.token))),
-      h("td", { class: "number" }, formatPercent(Math.exp(node.log_probability))),
-      h("td", { class: "number" }, formatFixed(node.log_probability)),
-      h("td", { class: "number" }, formatFixed(node.total_log_probability)),
+      ...probabilityCells(node.log_probability),
+      ...probabilityCells(node.total_log_probability),
       h("td", {}, tree.describe(node)),
     );
   });
-  const head = h(
-    "thead",
-    {},
-    h(
-      "tr",
-      {},
-      header.map((text) => h("th", { scope: "col" }, text)),
-    ),
-  );
-  return scrollable("Candidates of this step", h("table", { class: "numbers" }, head, h("tbody", {}, rows)));
+  return numberTable("Candidates of this step", COLUMNS, rows);
+}
+
+/** A probability and its logarithm. @param {number} logProbability */
+function probabilityCells(logProbability) {
+  const probability = Math.exp(logProbability);
+  return [
+    h("td", { class: "number", "data-probability": probability }, formatProbability(probability)),
+    h("td", { class: "number" }, formatFixed(logProbability)),
+  ];
 }
 
 /** What the symbols mean. */

@@ -6,7 +6,7 @@ import { h, setChildren } from "../../page/dom.js";
 import { radioRow } from "../shared/choices.js";
 
 /** With more steps, there is only the slider. */
-const MAX_NUMBERED_STEPS = 24;
+const MAX_NUMBERED_STEPS = 20;
 /** Milliseconds per step while playing. */
 const INTERVAL = 1500;
 
@@ -25,7 +25,7 @@ export class StepControl {
     this.playButton = h("button", { type: "button", onclick: () => this.togglePlaying() }, "▶ Play");
     this.element = h(
       "div",
-      { class: "controls steps" },
+      { class: "controls steps", role: "group", "aria-label": "Steps" },
       this.numbers.element,
       this.slider,
       this.progress,
@@ -59,14 +59,13 @@ export class StepControl {
   }
 
   /**
-   * The left and right arrow keys change the step, unless the focused element uses them itself.
+   * The left and right arrow keys change the step wherever the focus is, unless the focused element uses them itself.
    * @param {KeyboardEvent} event
    */
   onKey(event) {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const target = /** @type {Element} */ (event.target);
-    if (move === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (target.closest("input, select, textarea, .search-tree, .scrollable")) return;
+    if (move === undefined || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (usesArrows(/** @type {Element} */ (event.target))) return;
     event.preventDefault();
     this.go(this.currentStep() + move);
   }
@@ -86,4 +85,11 @@ export class StepControl {
     this.timer = undefined;
     setChildren(this.playButton, "▶ Play");
   }
+}
+
+/** @param {Element} element */
+function usesArrows(element) {
+  if (element.matches("select, textarea, input:not([type=checkbox], [type=file])")) return true;
+  // A frame that follows the steps shows the next one; any other scrolls, if there is something to scroll.
+  return element.matches(".scrollable:not([data-follows-step])") && element.scrollWidth > element.clientWidth;
 }

@@ -2,12 +2,15 @@
  * The drawing of a search tree: one column per step, one node per candidate.
  *
  * A node's state is shown by shape, text and color; the width of a line is the token's probability. Pruned nodes can be
- * collapsed, all of them or those of one parent. Arrow keys move through the tree, Enter selects a node.
+ * collapsed, all of them or those of one parent. The arrow keys ← and → go to another step, ↑ and ↓ to the other
+ * candidates of a step, which Enter selects.
  */
 
 import { linkHorizontal, symbol, symbolCircle, symbolSquare, symbolStar, symbolTimes } from "d3-shape";
-import { s, setChildren } from "../../page/dom.js";
-import { formatFixed, formatPercent } from "../../page/format.js";
+import { h, s, setChildren } from "../../page/dom.js";
+import { formatFixed, formatProbability } from "../../page/format.js";
+import { tokenLabel } from "../../page/tokens.js";
+import { addTooltip } from "../../page/tooltip.js";
 import { describeState, displayState } from "./search_tree.js";
 import { GAP, ROW_HEIGHT, layoutTree } from "./tree_layout.js";
 
@@ -129,10 +132,10 @@ export class TreeDrawing {
       "data-node": node?.id,
       onclick: () => this.activate(item),
     };
-    return s(
+    const drawn = s(
       "g",
       attributes,
-      s("title", {}, description),
+      node ? null : s("title", {}, description),
       s("rect", { class: "hit", x: -10, y: 1 - ROW_HEIGHT / 2, width: right - x + 12, height: ROW_HEIGHT - 2, rx: 5 }),
       node?.in_output && node.state === "finished"
         ? s("rect", { class: "end", x: -8, y: -8, width: 16, height: 16, rx: 2 })
@@ -141,6 +144,8 @@ export class TreeDrawing {
       s("text", { class: "label", x: node ? 11 : -4, y: 4 }, label),
       s("text", { class: "log-probability", x: right - x - 2, y: 4, "text-anchor": "end" }, number),
     );
+    if (node) addTooltip(drawn, () => nodeTooltip(node));
+    return drawn;
   }
 
   /** Select a node, or expand a collapsed group. @param {TreeItem} item */
@@ -164,8 +169,11 @@ export class TreeDrawing {
     if (!next && !activates) return;
     event.preventDefault();
     event.stopPropagation();
-    if (activates) this.activate(current.item);
-    else if (next) this.setTabStop(next.item.key, true);
+    if (activates) return this.activate(current.item);
+    if (!next) return;
+    this.setTabStop(next.item.key, true);
+    // To the left and right is another step: show it, as these keys do elsewhere.
+    if (next.item.node && (event.key === "ArrowLeft" || event.key === "ArrowRight")) this.select(next.item.node.id);
   }
 
   /** Make one node the only tab stop. @param {string} key @param {boolean} focus */
@@ -181,9 +189,39 @@ export class TreeDrawing {
 function describe({ node, label, number, collapsed }) {
   if (collapsed) return `${label}, collapsed; activate to show them`;
   if (!node) return `${label}, the root`;
-  const probability = formatPercent(Math.exp(node.log_probability));
-  const total = `total log-probability ${formatFixed(node.total_log_probability)}`;
-  return `${label} ${number}, step ${node.step}, ${describeState(node)}, probability ${probability}, ${total}`;
+  const [probability, total] = [node.log_probability, node.total_log_probability].map((each) =>
+    formatProbability(Math.exp(each)),
+  );
+  const hypothesis = `${total} (log-probability ${formatFixed(node.total_log_probability)})`;
+  return `${label} ${number}, step ${node.step}, ${describeState(node)}, probability ${probability}, hypothesis so far ${hypothesis}`;
+}
+
+/** @param {BeamNode} node */
+function nodeTooltip(node) {
+  /** @param {string} name @param {number} logProbability */
+  const row = (name, logProbability) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, name),
+      h("td", {}, formatProbability(Math.exp(logProbability))),
+      h("td", {}, formatFixed(logProbability)),
+    );
+  const heads = ["", "probability", "log-probability"].map((text) => (text ? h("th", { scope: "col" }, text) : h("td")));
+  return [
+    h("p", {}, h("strong", {}, tokenLabel(node.token)), ` · step ${node.step}, ${describeState(node)}`),
+    h(
+      "table",
+      { class: "numbers" },
+      h("thead", {}, h("tr", {}, heads)),
+      h(
+        "tbody",
+        {},
+        row("this token", node.log_probability),
+        row("hypothesis so far", node.total_log_probability),
+      ),
+    ),
+  ];
 }
 
 /** @param {PlacedItem[]} items @param {PlacedItem} current @param {string} key */
