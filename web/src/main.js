@@ -4,7 +4,6 @@
 
 /** @import { ModelSummary, Mounted, RunRequest, State, Trace, View, ViewContext } from "./contract" */
 
-import { headColor } from "./page/color.js";
 import { h, setChildren } from "./page/dom.js";
 import { createFrame } from "./page/frame.js";
 import { createMessages, errorMessage } from "./page/messages.js";
@@ -46,7 +45,6 @@ const context = {
   trace: () => trace,
   model: () => models.find((each) => each.id === store.get().model) ?? null,
   notify: messages.notify,
-  color: headColor,
   run,
   running: runner.running,
   onRunning: runner.subscribe,

@@ -147,6 +147,7 @@ function createSaveMenu(options) {
     return { button, isEnabled };
   };
   const exports = () => options.mounted()?.exports ?? {};
+  const exportSvg = () => /** @type {() => SVGSVGElement} */ (exports().svg)();
   const fileName = () => `regard-${options.store.get().view}`;
   const hasTrace = () => options.live && options.trace() !== null;
   /** @param {string} resource */
@@ -155,13 +156,13 @@ function createSaveMenu(options) {
   const items = [
     createItem(
       "This view as PNG",
-      () => Boolean(exports().canvas ?? exports().svg),
-      () => savePng(fileName(), exports()),
+      () => exports().svg !== undefined,
+      () => savePng(fileName(), exportSvg()),
     ),
     createItem(
       "This view as SVG",
       () => exports().svg !== undefined,
-      () => exports().svg && saveSvg(fileName(), /** @type {() => string} */ (exports().svg)),
+      () => saveSvg(fileName(), exportSvg()),
     ),
     createItem(
       "This view’s data as CSV",

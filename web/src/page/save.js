@@ -2,32 +2,21 @@
  * Saving: a view as PNG or SVG, its numbers as CSV, the page as one HTML file, the trace as its own file.
  */
 
-/** @import { Exports } from "../contract" */
-
 import { responseError } from "../source/live.js";
 import { cssVariable, h } from "./dom.js";
 
 /** Pixels of a PNG per pixel of the page. */
 const PNG_SCALE = 2;
 
-/**
- * @param {string} name
- * @param {() => SVGSVGElement | string} makeSvg
- */
-export function saveSvg(name, makeSvg) {
-  download(`${name}.svg`, new Blob([serialize(makeSvg())], { type: "image/svg+xml" }));
+/** @param {string} name @param {SVGSVGElement} svg */
+export function saveSvg(name, svg) {
+  download(`${name}.svg`, new Blob([serialize(svg)], { type: "image/svg+xml" }));
 }
 
-/**
- * @param {string} name
- * @param {Exports} exports
- */
-export async function savePng(name, exports) {
-  const canvas = exports.canvas?.() ?? (exports.svg === undefined ? null : await rasterize(serialize(exports.svg())));
-  const blob =
-    canvas === null
-      ? null
-      : await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve));
+/** @param {string} name @param {SVGSVGElement} svg */
+export async function savePng(name, svg) {
+  const canvas = await rasterize(serialize(svg));
+  const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve));
   if (blob === null) throw new Error("This image is too large to be saved as PNG. SVG has no such limit.");
   download(`${name}.png`, blob);
 }
@@ -64,9 +53,8 @@ export function csvLine(row) {
   return `${cells.join(",")}\r\n`;
 }
 
-/** @param {SVGSVGElement | string} svg */
+/** @param {SVGSVGElement} svg */
 function serialize(svg) {
-  if (typeof svg === "string") return svg;
   const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   return new XMLSerializer().serializeToString(copy);

@@ -5,7 +5,7 @@
  */
 
 import { h, setChildren } from "../page/dom.js";
-import { standaloneSvg } from "../page/dom_to_svg.js";
+import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
 import { KvCacheRows } from "./decoding/kv_cache_rows.js";
@@ -71,7 +71,7 @@ class DecodingView {
     this.onKey = (/** @type {KeyboardEvent} */ event) => this.stepControl.onKey(event);
     element.addEventListener("keydown", this.onKey);
     this.exports = {
-      svg: () => standaloneSvg(this.treeDrawing.svg),
+      svg: () => domToSvg(this.treeDrawing.svg),
       csv: () => ({ name: "decoding", rows: this.rows() }),
     };
   }
@@ -136,7 +136,7 @@ class DecodingView {
     const requested = this.tree.byId.get(state.node);
     const selected = requested?.step === step ? requested : this.tree.nodeAt(step, state.node);
     const theme = document.documentElement.dataset.theme ?? "";
-    const next = { step: `${step} ${selected?.id}`, node: `${selected?.id} ${state.layer} ${theme}` };
+    const next = { step: `${step} ${selected?.id} ${theme}`, node: `${selected?.id} ${state.layer} ${theme}` };
     const before = this.drawn;
     this.drawn = next;
     if (next.step !== before.step) this.drawStep(this.tree, step, selected);
@@ -272,7 +272,7 @@ function afterEosNote(length) {
 /** @param {boolean} hasAttention */
 function describeInput(hasAttention) {
   return hasAttention
-    ? "The darker a token, the more attention it gets (mean over the heads of the last layer). The model sees nothing else."
+    ? "The color of a token is the attention that it gets (mean over the heads of the last layer). The model sees nothing else."
     : "The model sees nothing else. It has no attention, so there are no weights to show.";
 }
 

@@ -135,21 +135,20 @@ export const view = {
       if (selection === null) return;
       const pinned = pointed ?? pinOf(store.get());
       const { overlaid } = selection;
-      const colors = overlaid.map(({ layer, head }) => colorOf(layer, head));
       if (pinned === null) {
-        const keys = overlaid.map(({ layer, head }, index) => headKey(headName(layer, head), colors[index]));
+        const keys = overlaid.map(({ layer, head }, place) => headKey(headName(layer, head), place));
         return setChildren(
           sums,
           h("p", { class: "note" }, "The largest weights. Select a token to see only its own."),
           h("p", { class: "head-keys" }, keys),
         );
       }
-      if (pinned.role === "query" && selection.pooled > 1) return void showUnpooledSums(colors, pointed === null);
+      if (pinned.role === "query" && selection.pooled > 1) return void showUnpooledSums(pointed === null);
       if (pinned.role === "query") {
         const query = selection.rows[pinned.group].label;
         return setChildren(
           sums,
-          weightedSums(selection, pinned.group).map((sum, index) => weightedSumLine(query, sum, colors[index])),
+          weightedSums(selection, pinned.group).map((sum, place) => weightedSumLine(query, sum, place)),
         );
       }
       const key = selection.columns[pinned.group].label;
@@ -161,10 +160,9 @@ export const view = {
 
     /**
      * A pooled row stands for several tokens; the weighted sum is computed from the unpooled row of the first one.
-     * @param {string[]} colors
      * @param {boolean} isPinned
      */
-    async function showUnpooledSums(colors, isPinned) {
+    async function showUnpooledSums(isPinned) {
       const trace = context.trace();
       if (selection === null || trace === null) return;
       if (!isPinned)
@@ -184,12 +182,9 @@ export const view = {
       const unpooled = weightedSums({ ...current, columns, overlaid }, 0);
       setChildren(
         sums,
-        unpooled.map((sum, index) => weightedSumLine(queries[token]?.label ?? "", sum, colors[index])),
+        unpooled.map((sum, place) => weightedSumLine(queries[token]?.label ?? "", sum, place)),
       );
     }
-
-    /** @param {number} layer @param {number | "mean"} head */
-    const colorOf = (layer, head) => context.color(layer, head === "mean" ? 0 : head);
 
     /** @param {State} state @param {Trace} trace */
     function draw(state, trace) {
@@ -197,33 +192,30 @@ export const view = {
       const { main, rows, columns } = selection;
       const pinned = pinOf(state);
       matrixTitle.textContent = `${capitalize(headName(main.layer, main.head))} as a matrix`;
-      setChildren(
-        legend,
-        weightLegend(thumbnails.maxWeight()),
-        state.attention_type === "decoder" &&
-          h("span", { class: "masked-key" }, h("span", { class: "swatch" }), "masked: a later token"),
-      );
+      setChildren(legend, weightLegend(thumbnails.maxWeight(), state.attention_type === "decoder"));
       setChildren(
         notes,
         attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, text)),
       );
-      const colors = selection.overlaid.map(({ layer, head }) => colorOf(layer, head));
-      patches.show(trace, selection, colors, pinned);
+      patches.show(trace, selection, thumbnails.maxWeight(), pinned);
       lines.element.hidden = !patches.element.hidden;
       linesTitle.textContent = lines.element.hidden ? "Attention on the image" : "Attention between tokens";
-      if (patches.element.hidden) lines.show(selection, colors, state.threshold, pinned);
+      if (patches.element.hidden) lines.show(selection, state.threshold, pinned);
       showSums();
-      matrix.show({
-        matrix: main.matrix,
-        rows,
-        columns,
-        maxWeight: thumbnails.maxWeight(),
-        isMasked: causalMask(state.attention_type, rows, columns),
-        pinnedRow: pinned?.role === "query" ? pinned.group : -1,
-        pinnedColumn: pinned?.role === "key" ? pinned.group : -1,
-        rowTitle: AXES[state.attention_type].rows,
-        columnTitle: AXES[state.attention_type].columns,
-      });
+      const axes = AXES[state.attention_type];
+      matrix.show(
+        {
+          matrix: main.matrix,
+          rows,
+          columns,
+          scale: "weight",
+          limit: thumbnails.maxWeight(),
+          isMasked: causalMask(state.attention_type, rows, columns),
+          pinnedRow: pinned?.role === "query" ? pinned.group : -1,
+          pinnedColumn: pinned?.role === "key" ? pinned.group : -1,
+        },
+        `${axes.rows}; ${axes.columns}.`,
+      );
     }
 
     return {

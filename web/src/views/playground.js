@@ -10,7 +10,7 @@ import { explanation } from "../page/explanation.js";
 import { formatCount, formatPercent } from "../page/format.js";
 import { tokenLabel } from "../page/tokens.js";
 import { inputForm } from "./playground/input_form.js";
-import { outputTokens, partialOutput, predictionBars, tokenRow } from "./playground/output.js";
+import { outputRow, outputTokens, partialOutput, predictionBars } from "./playground/output.js";
 import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
 import { describeConditions } from "./shared/conditions.js";
 
@@ -134,7 +134,7 @@ function describeOutput(trace) {
     if (conditions !== "") parts.push(h("p", { class: "note conditions" }, conditions));
     parts.push(
       h("h3", {}, "Token by token"),
-      tokenRow(trace),
+      outputRow(trace),
       probabilityLegend(),
       h(
         "p",

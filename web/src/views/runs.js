@@ -6,6 +6,7 @@ import { h, s, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatDuration, formatNumber } from "../page/format.js";
+import { paletteColor } from "../page/palette.js";
 import { curve, curveFields, fieldTitle, groupIntoCharts, isNoisy, nearestPoint, smooth, smoothingWindow } from "./runs/curves.js";
 import { LineChart } from "./runs/line_chart.js";
 import { MetricsFeed, NO_RUNS } from "./runs/metrics_feed.js";
@@ -177,7 +178,7 @@ class RunsView {
       this.list,
       runList(
         this.feed,
-        (index) => this.context.color(0, index),
+        paletteColor,
         (id, selected) => this.select(id, selected),
       ),
     );
@@ -221,7 +222,7 @@ class RunsView {
     return {
       name: `${runName(run)}, ${fieldTitle(field)}`,
       runNumber: String(number),
-      color: this.context.color(0, number - 1),
+      color: paletteColor(number - 1),
       isValidation: field.startsWith("valid/"),
       points: curve(records, field, this.settings.axis),
       shown: this.shownPoints(records, field),
