@@ -6,6 +6,7 @@
 
 import { h, setChildren } from "./page/dom.js";
 import { createFrame } from "./page/frame.js";
+import { createGlossary } from "./page/glossary/dialog.js";
 import { createMessages, errorMessage } from "./page/messages.js";
 import { createRunner, decodingSettings } from "./page/runner.js";
 import { createStore } from "./page/store.js";
@@ -50,18 +51,22 @@ const context = {
   onRunning: runner.subscribe,
 };
 
+const glossary = createGlossary(store, VIEWS);
 const frame = createFrame({
   store,
   views: VIEWS,
   live: source.live,
   banner: messages.banner,
   messages: messages.element,
+  glossary: glossary.button,
   mounted: () => current?.mounted ?? null,
   trace: () => trace,
   notify: messages.notify,
   selectModel: (id) => store.set({ ...resetForModel(id), model: id }),
   openFile,
 });
+
+document.body.append(glossary.element);
 
 store.subscribe((state, before) => {
   if (state.theme !== before.theme) applyTheme(state.theme);
@@ -220,6 +225,7 @@ function draw() {
   }
   if (current !== null) showErrors(current.element, () => current?.mounted.update(state, trace));
   frame.update(state, model, trace);
+  glossary.update(state, model);
   markReady();
 }
 

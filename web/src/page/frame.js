@@ -16,6 +16,7 @@ import { stateToHash } from "./store.js";
  * @property {boolean} live
  * @property {HTMLElement} banner
  * @property {HTMLElement} messages
+ * @property {HTMLElement} glossary the button that opens it
  * @property {() => Mounted | null} mounted
  * @property {() => Trace | null} trace
  * @property {(message: string, kind?: "note" | "error") => void} notify
@@ -60,6 +61,7 @@ export function createFrame(options) {
       h(
         "div",
         { class: "tools" },
+        options.glossary,
         saveMenu.element,
         h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),
       ),

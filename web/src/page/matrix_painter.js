@@ -3,9 +3,9 @@
  * column labels, and frames around pinned rows and columns and the cursor.
  */
 
-/** @import { Scale } from "./color.js" */
+/** @import { Scale } from "./colors/scales.js" */
 
-import { colorIndex, scaleColors } from "./color.js";
+import { colorIndex, scaleColors } from "./colors/scales.js";
 import { cssVariable, s } from "./dom.js";
 
 /** @typedef {{ label: string, special?: boolean }} Label a row or a column */

@@ -2,12 +2,12 @@
  * Inside a head: how the attention of one token in one head is computed, step by step with the model's own numbers.
  */
 
-import { weightLimit } from "../page/color.js";
+import { weightLimit } from "../page/colors/scales.js";
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { ATTENTION_NAMES, formatNumber } from "../page/format.js";
-import { signedLegend, weightLegend } from "../page/legend.js";
+import { signedLegend, weightLegend } from "../page/colors/legend.js";
 import { matrixPanel } from "../page/matrix_panel.js";
 import { queriesAndKeys, tokenLabel } from "../page/tokens.js";
 import { attentionTable } from "./cell/attention_table.js";
@@ -19,7 +19,7 @@ import { signedRange, toLabels, toMatrix } from "./shared/number_matrix.js";
 import { showError, showLoading } from "./shared/placeholders.js";
 import { section } from "./shared/section.js";
 
-/** @import { Scale } from "../page/color.js" */
+/** @import { Scale } from "../page/colors/scales.js" */
 /** @import { AttentionType, Cell, CellRequest, Mounted, State, Token, Trace, View, ViewContext } from "../contract.d.ts" */
 
 /** The height of the cells of a matrix, at most. */
@@ -69,8 +69,8 @@ class CellView {
         explanation(
           "cell",
           "How one attention row is computed",
-          "The token's query q is compared with the key k of every token. The better a key matches the query, the " +
-            "larger the weight of that token's value v in the output.",
+          "The token's [[query]] q is compared with the [[key]] k of every token. The better a key matches the query, the " +
+            "larger the [[attention weight]] of that token's [[value]] v in the output of the [[head]].",
           "Read a row from left to right. Choose another token, head or layer; click a token to see all its numbers.",
         ),
         this.controls,
@@ -160,13 +160,13 @@ class CellView {
       ),
       section(
         "Step by step",
-        `Every key token, from its key to its part of the output. ${describeScore(cell)} ` +
+        `Every key token, from its key to its part of the output. The scores become weights by [[softmax]]. ${describeScore(cell)} ` +
           "Bars are the values of a vector: blue for positive, orange for negative. Click a token to see all its numbers.",
         attentionTable(cell, query, keys),
       ),
       section(
         "All queries",
-        "Each row is a query, each column a key. The framed row is the one above; gray cells are masked. Point at a " +
+        "Each row is a query, each column a key. The framed row is the one above; gray cells are hidden by the [[mask]]. Point at a " +
           "cell, or use the arrow keys, to read its value; a click or Enter selects its row.",
         this.heatmaps(cell, queries, keys),
       ),

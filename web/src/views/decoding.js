@@ -7,6 +7,7 @@
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
 import { KvCacheRows } from "./decoding/kv_cache_rows.js";
 import { NodePanel } from "./decoding/node_panel.js";
@@ -83,7 +84,7 @@ class DecodingView {
       explanation(
         "decoding",
         "Autoregressive decoding: one token at a time",
-        "At each step the model computes a probability for every possible next token, given the input and all tokens " +
+        "At each step the [[decoder]] computes a probability for every possible next [[token]], given the input and all tokens " +
           "generated so far. Go through the steps with the slider, the numbers, or the arrow keys ← →.",
       ),
       this.stepControl.element,
@@ -95,28 +96,29 @@ class DecodingView {
       ),
       section(
         "From hidden state to token",
-        "The decoder's output at this step is a vector, the hidden state. Its dot product with each token's output " +
-          "embedding is that token's logit; softmax turns the logits into probabilities.",
+        "The decoder's output at this step is a vector, the [[hidden state]]. Its dot product with each token's output " +
+          "[[embedding]] is that token's [[logit]]; [[softmax]] turns the logits into probabilities.",
         this.stepPanel.output,
       ),
       section(
         "Candidates",
-        "Beam search keeps several hypotheses, the beams. Each step scores the continuations of all of them and keeps " +
+        "[[Beam search]] keeps several [[hypotheses|hypothesis]], the [[beams|beam]]. Each step scores the continuations of all of them and keeps " +
           "the best. Select a token to see its attention.",
         this.candidates,
       ),
       section(
         "Search tree",
         "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
-          "log-probability. Click a node, or move with the arrow keys and press Enter, to see its attention below; " +
-          "this works for pruned nodes, too.",
+          "[[log-probability]]. Click a node, or move with the arrow keys and press Enter, to see its attention below; " +
+          "this works for [[pruned]] nodes, too.",
         h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
         this.treeFrame,
       ),
       section(
         "Attention of the selected node",
-        "What the model attends to after this token, when it predicts the next one. Each row is a head of the selected " +
-          "layer, each bar a token; the bars of a row add up to 1.",
+        "What the model attends to after this token, when it predicts the next one. Each row is a [[head]] of the selected " +
+          "layer, each bar a token; the bars of a row add up to 1. Heads that are selected in “Attention heads” have their " +
+          "color.",
         this.nodePanel.element,
       ),
       section(
@@ -179,7 +181,7 @@ class DecodingView {
     if (!this.tree || !trace) return;
     setChildren(this.inputNote, describeInput(trace.model.attention.length > 0));
     setChildren(this.cacheTitle, hasHeads(trace.model) ? "KV cache" : "State");
-    setChildren(this.cacheNote, describeCache(hasHeads(trace.model)));
+    setChildren(this.cacheNote, linkTerms(describeCache(hasHeads(trace.model))));
     this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
     this.collapseBox.checked = this.collapsed;
     this.stepControl.setLastStep(this.tree.steps);
@@ -279,7 +281,7 @@ function describeInput(hasAttention) {
 /** What the rows of beams hold. @param {boolean} isTransformer */
 function describeCache(isTransformer) {
   const content = isTransformer
-    ? "The keys and values of earlier tokens are cached, one row per beam."
+    ? "The [[keys|key]] and [[values|value]] of earlier tokens are kept in the [[KV cache]], one row per beam."
     : "What the model remembers of earlier tokens is its state, one row per beam.";
   return `${content} A beam that continues keeps its row. If two beams continue the same one, its row is copied (dashed arrows).`;
 }

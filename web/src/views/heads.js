@@ -11,7 +11,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { capitalize, formatWeight, headName } from "../page/format.js";
-import { weightLegend } from "../page/legend.js";
+import { weightLegend } from "../page/colors/legend.js";
 import { matrixPanel } from "../page/matrix_panel.js";
 import { headControls } from "./heads/controls.js";
 import { linesPanel } from "./heads/lines.js";
@@ -91,8 +91,8 @@ export const view = {
       explanation(
         "heads",
         "What each token attends to",
-        "Attention lets a token take in information from other tokens. For every token (the query) it computes a weight for each token it can attend to (the keys); the weights add up to 1.",
-        "Each layer has several heads that do this in parallel, and every head has learned its own pattern. Select a token on the left side of the lines to see its weights.",
+        "[[Attention]] lets a [[token]] take in information from other tokens. For every token (the [[query]]) it computes an [[attention weight]] for each token it can attend to (the [[keys|key]]); the weights add up to 1.",
+        "Each [[layer]] has several [[heads|head]] that do this in parallel, and every head has learned its own pattern. Select a token on the left side of the lines to see its weights.",
       ),
       controls.element,
       placeholder,

@@ -16,11 +16,11 @@ import { describeConditions } from "./shared/conditions.js";
 
 /** What the models of each task do; a task that is not listed has a generic text. @type {Record<string, string>} */
 const TASK_DESCRIPTIONS = {
-  translation: "The model reads your sentence and generates a translation, one token at a time.",
-  "language-modeling": "The model reads a prompt and continues it, one token at a time.",
-  parsing: "The model reads a sentence and generates its parse tree, one symbol at a time.",
-  "image-classification": "The model splits an image into patches, attends to all of them, and predicts the image’s class.",
-  "masked-lm": "The model reads a text and predicts the tokens at its masks.",
+  translation: "The model reads your sentence and generates a translation, one [[token]] at a time.",
+  "language-modeling": "The model reads a [[prompt]] and continues it, one [[token]] at a time.",
+  parsing: "The model reads a sentence and generates its parse tree, one [[token]] at a time.",
+  "image-classification": "The model splits an image into [[patches|patch]], attends to all of them ([[attention]]), and predicts the image’s class.",
+  "masked-lm": "The model reads a text and predicts the [[masked tokens|masked token]].",
   "text-classification": "The model reads a text and predicts its label.",
   "token-classification": "The model reads a sentence and predicts a tag for each word.",
 };
@@ -111,7 +111,7 @@ function explain(model) {
     "playground",
     "Run the model",
     `${description} ${probabilities}`,
-    "All numbers come from the running model. The other views show how it computed this output; start with “Attention heads”.",
+    "All numbers come from the running model. The other views show how it computed this output; start with “Attention heads”. Underlined terms are in the glossary.",
   );
 }
 

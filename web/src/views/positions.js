@@ -6,7 +6,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { capitalize, formatNumber } from "../page/format.js";
-import { signedLegend } from "../page/legend.js";
+import { signedLegend } from "../page/colors/legend.js";
 import { matrixPanel } from "../page/matrix_panel.js";
 import { EXAMPLE_SIZES, exampleNumbers, sentenceExample } from "./positions/sentence_example.js";
 import { LatestRequest } from "./shared/latest_request.js";
@@ -63,8 +63,8 @@ class PositionsView {
         explanation(
           "positions",
           "How does a model know the order of tokens?",
-          "Attention by itself treats its input as a set: it does not know which token comes first. So the position of " +
-            "each token is encoded, in one of these ways.",
+          "[[Attention]] by itself treats its input as a set: it does not know which [[token]] comes first. So the position " +
+            "of each token is encoded ([[positional encoding]]), in one of these ways.",
           "Change the number of positions and dimensions, and point at the matrices to read their values.",
         ),
         h("div", { class: "controls" }, this.length.element, this.width.element),

@@ -6,7 +6,7 @@ import { h, s, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatDuration, formatNumber } from "../page/format.js";
-import { paletteColor } from "../page/palette.js";
+import { paletteColor } from "../page/colors/palette.js";
 import { curve, curveFields, fieldTitle, groupIntoCharts, isNoisy, nearestPoint, smooth, smoothingWindow } from "./runs/curves.js";
 import { LineChart } from "./runs/line_chart.js";
 import { MetricsFeed, NO_RUNS } from "./runs/metrics_feed.js";
@@ -71,8 +71,9 @@ class RunsView {
       explanation(
         "runs",
         "How training went",
-        "The loss measures the model's error: lower is better. The validation loss is measured on data that the model " +
-          "is not trained on; if it rises while the training loss falls, the model overfits.",
+        "The [[loss]] measures the model's error: lower is better. The validation loss is measured on data that the model " +
+          "is not trained on (the [[validation set]]); if it rises while the training loss falls, the model overfits " +
+          "([[overfitting]]).",
         "Select several runs to compare them. The curves of a run in training are updated live.",
       ),
       section("Runs", "The number of a run is at the end of its curves.", this.list),

@@ -3,10 +3,10 @@
  * toggle shows it as a number and a color.
  */
 
-import { colorCell } from "../../page/color.js";
+import { colorCell } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatChange, headLabel } from "../../page/format.js";
-import { signedLegend } from "../../page/legend.js";
+import { signedLegend } from "../../page/colors/legend.js";
 import { headTable } from "../shared/head_table.js";
 import { moveInTable } from "../shared/roving_focus.js";
 

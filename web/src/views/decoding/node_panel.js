@@ -4,7 +4,7 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { formatFixed, formatPercent } from "../../page/format.js";
-import { paletteColor } from "../../page/palette.js";
+import { paletteColor } from "../../page/colors/palette.js";
 import { headPlace } from "../../page/selected_heads.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { radioRow } from "../shared/choices.js";

@@ -4,9 +4,9 @@
  * Both were computed for the step's parent node, so that is the node to load.
  */
 
-import { weightLimit } from "../../page/color.js";
+import { weightLimit } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
-import { weightLegend } from "../../page/legend.js";
+import { weightLegend } from "../../page/colors/legend.js";
 import { LatestRequest } from "../shared/latest_request.js";
 import { showError, showLoading } from "../shared/placeholders.js";
 import { attentionRow, averageHeads, nextTokenStages } from "./step_details.js";

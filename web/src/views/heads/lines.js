@@ -9,7 +9,7 @@
 import { linkHorizontal } from "d3-shape";
 import { h, s, setChildren } from "../../page/dom.js";
 import { formatWeight, headName } from "../../page/format.js";
-import { dashPattern, paletteColor } from "../../page/palette.js";
+import { dashPattern, paletteColor } from "../../page/colors/palette.js";
 
 /** The number of lines drawn at most. */
 const MAX_LINES = 300;

@@ -9,7 +9,7 @@
 
 import { cssVariable, h, setChildren } from "../../page/dom.js";
 import { formatPercent, headName } from "../../page/format.js";
-import { paletteColor } from "../../page/palette.js";
+import { paletteColor } from "../../page/colors/palette.js";
 import { headKey } from "./weighted_sum.js";
 
 const IMAGE_SIZE = 224;

@@ -5,10 +5,10 @@
 
 /** @import { Matrix, State, Trace, ViewContext } from "../../contract" */
 
-import { currentTheme, hexToRgb, textColor, weightLimit } from "../../page/color.js";
+import { currentTheme, hexToRgb, textColor, weightLimit } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
 import { paintPixels } from "../../page/matrix_painter.js";
-import { paletteColor } from "../../page/palette.js";
+import { paletteColor } from "../../page/colors/palette.js";
 import { headPlace } from "../../page/selected_heads.js";
 import { aggregate } from "../../page/tokens.js";
 import { causalMask, groupRowsAndColumns } from "./selection.js";

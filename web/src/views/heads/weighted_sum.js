@@ -6,7 +6,7 @@
 
 import { h, s } from "../../page/dom.js";
 import { formatWeight, headName } from "../../page/format.js";
-import { dashPattern, paletteColor } from "../../page/palette.js";
+import { dashPattern, paletteColor } from "../../page/colors/palette.js";
 
 /** Terms that are written out. */
 const MAX_TERMS = 7;

@@ -3,7 +3,7 @@
  * goes with it.
  */
 
-import { colorCell } from "../../page/color.js";
+import { colorCell } from "../../page/colors/scales.js";
 import { h } from "../../page/dom.js";
 import { rowFocus } from "./roving_focus.js";
 

@@ -5,10 +5,10 @@
 
 /** @import { AttentionType, Contrast, ModelSummary } from "../../contract" */
 
-import { colorCell } from "../../page/color.js";
+import { colorCell } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
 import { attentionInStack, capitalize, feedForwardLabel, formatChange, headLabel } from "../../page/format.js";
-import { signedLegend } from "../../page/legend.js";
+import { signedLegend } from "../../page/colors/legend.js";
 import { headTable } from "../shared/head_table.js";
 import { moveInTable } from "../shared/roving_focus.js";
 

@@ -38,9 +38,9 @@ export class Layers {
     this.details = h("div", { class: "lens-details", role: "status" });
     this.element = section(
       "Layers",
-      "What would each layer write, if the layers after it did nothing? The residual stream after the layer goes through " +
-        "the decoder’s final norm (if it has one) and the output projection, as that of the last layer does; this is the " +
-        "logit lens. Rank 1 is the likeliest token. Early layers were never trained to be read in this way.",
+      "What would each layer write, if the layers after it did nothing? The [[residual stream]] after the layer goes through " +
+        "the decoder’s final norm (if it has one) and the [[output projection]], as that of the last layer does; this is the " +
+        "[[logit lens]]. Rank 1 is the likeliest token. Early layers were never trained to be read in this way.",
       h("div", { class: "controls", "data-no-export": true }, this.measureRow.element),
       this.pages,
       this.table,

@@ -1,10 +1,10 @@
 /**
  * Color scales. Attention weights have one ramp in every view, by the square root, so that small weights can be told from
  * zero. Signed numbers have one diverging scale: blue for positive, orange for negative. Values that are masked or missing
- * are gray. The colors of heads are in `palette.js`.
+ * are gray. Heads have the colors of `palette.js`.
  */
 
-import { cssVariable } from "./dom.js";
+import { cssVariable } from "../dom.js";
 
 /** @typedef {"weight" | "signed"} Scale */
 /** @typedef {"light" | "dark"} Theme */

@@ -7,7 +7,7 @@
  * mark, their dash pattern; the thirteenth has the first color again, with another pattern.
  */
 
-import { currentTheme } from "./color.js";
+import { currentTheme } from "./scales.js";
 
 /** @type {Record<"light" | "dark", string[]>} */
 const PALETTE = {

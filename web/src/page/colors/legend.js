@@ -2,12 +2,12 @@
  * Legends of the color scales: the colors with numbers, and what a color stands for.
  */
 
-/** @import { Child } from "./dom.js" */
-/** @import { Scale } from "./color.js" */
+/** @import { Child } from "../dom.js" */
+/** @import { Scale } from "./scales.js" */
 
-import { colorIndex, scaleColors } from "./color.js";
-import { h } from "./dom.js";
-import { formatNumber, formatPercent } from "./format.js";
+import { colorIndex, scaleColors } from "./scales.js";
+import { h } from "../dom.js";
+import { formatNumber, formatPercent } from "../format.js";
 
 /**
  * The legend of attention weights.
