@@ -94,6 +94,7 @@ def test_matrix_row_is_selected_by_keyboard(view: Page) -> None:
     assert number(shown.split(":")[1]) == pytest.approx(cell["window"]["scaled_scores"][4][0], rel=1e-3)
     matrix.press("Enter")
     assert read(view, "cell")["request"]["query"] == 4
+    assert view.evaluate("document.activeElement.closest('figure').dataset.window") == "Scores"
 
 
 def test_trace_without_arrays_is_explained(page: Page) -> None:

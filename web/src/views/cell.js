@@ -150,6 +150,7 @@ class CellView {
     this.shown = cell;
     this.isLoading = false;
     const query = queries[cell.request.query];
+    const focused = document.activeElement?.closest("[data-window]")?.getAttribute("data-window");
     setChildren(
       this.body,
       section(
@@ -168,41 +169,45 @@ class CellView {
         "All queries",
         "Each row is a query, each column a key. The framed row is the one above; gray cells are hidden by the [[mask]]. Point at a " +
           "cell, or use the arrow keys, to read its value; a click or Enter selects its row.",
-        this.heatmaps(cell, queries, keys),
+        this.matrices(cell, queries, keys),
       ),
     );
+    const matrix = focused && this.body.querySelector(`[data-window="${focused}"] .matrix-scroller`);
+    if (matrix instanceof HTMLElement) matrix.focus({ preventScroll: true }); // a row was selected by keyboard
   }
 
   /** @param {Cell} cell @param {Token[]} queries @param {Token[]} keys */
-  heatmaps({ window: part, request }, queries, keys) {
+  matrices({ window: part, request }, queries, keys) {
     const name = (/** @type {Token | undefined} */ token) => (token ? tokenLabel(token) : "–");
     const rows = toLabels(part.weights.length, (row) => name(queries[part.first_query + row]));
     const columns = toLabels(part.weights[0]?.length ?? 0, (column) => name(keys[part.first_key + column]));
     const pins = { pinnedRow: request.query - part.first_query, pinnedColumn: -1 };
     const pin = (/** @type {number} */ row) =>
       this.context.store.set({ token: part.first_query + row, token_role: "query" });
+    const hidden = (/** @type {number} */ row, /** @type {number} */ column) => part.masked_scores[row][column] === null;
     this.destroyPanels();
     /** @type {(title: string, description: string, scale: Scale, numbers: (number | null)[][]) => HTMLElement} */
     const figure = (title, description, scale, numbers) => {
       const matrix = toMatrix(numbers);
+      const isMasked = numbers === part.scaled_scores ? undefined : hidden;
       const { lowest, highest, limit } =
         scale === "weight" ? { lowest: 0, highest: 1, limit: weightLimit(part.weights.flat()) } : signedRange(matrix.values);
       const panel = matrixPanel({
         label: `${title}: ${description}. Arrow keys move from cell to cell, Enter selects the row.`,
         describe: (row, column) => {
-          const value = numbers[row][column];
-          return `${rows[row].label} · ${columns[column].label}: ${value === null ? "masked" : formatNumber(value, 4)}`;
+          const value = isMasked?.(row, column) ? "masked" : formatNumber(numbers[row][column], 4);
+          return `${rows[row].label} · ${columns[column].label}: ${value}`;
         },
         pin,
         maxHeight: WINDOW_HEIGHT,
       });
       this.panels.push(panel);
-      panel.show({ matrix, rows, columns, scale, limit, ...pins }, "rows: queries, columns: keys");
+      panel.show({ matrix, rows, columns, scale, limit, isMasked, ...pins }, "rows: queries, columns: keys");
       return h(
         "figure",
         { "data-window": title },
         h("figcaption", {}, h("b", {}, title), " ", h("small", {}, description)),
-        scale === "weight" ? weightLegend(limit) : Number.isFinite(lowest) && signedLegend(lowest, highest, limit),
+        scale === "weight" ? weightLegend(limit, part.masked_scores.flat().includes(null)) : Number.isFinite(lowest) && signedLegend(lowest, highest, limit),
         panel.element,
       );
     };

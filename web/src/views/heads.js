@@ -76,7 +76,7 @@ export const view = {
       h(
         "p",
         { class: "note" },
-        "The stronger the color, the larger the weight. Click a head to select it; + overlays several heads (Space on the keyboard).",
+        "The stronger the color, the larger the weight. Click a head to select it; + overlays several heads (Space on the keyboard). A head’s number and color are its place in the order of selection.",
       ),
       thumbnails.element,
     );

@@ -246,7 +246,7 @@ function describe(box, openHeads) {
 function kindKey(color, name) {
   const swatch = h("span", { class: "swatch" });
   swatch.style.backgroundColor = `var(${color})`;
-  return h("span", { class: "kind" }, swatch, name);
+  return h("span", { class: "kind" }, swatch, linkTerms(name));
 }
 
 /**

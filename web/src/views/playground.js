@@ -4,10 +4,12 @@
 
 /** @import { ModelSummary, Trace, View } from "../contract" */
 
+import { probabilityLegend } from "../page/colors/legend.js";
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatCount, formatPercent } from "../page/format.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { tokenLabel } from "../page/tokens.js";
 import { inputForm } from "./playground/input_form.js";
 import { outputRow, outputTokens, partialOutput, predictionBars } from "./playground/output.js";
@@ -140,20 +142,13 @@ function describeOutput(trace) {
         "p",
         { class: "note", "data-role": "run-summary" },
         `${formatCount(trace.generated.length)} tokens in ${trace.seconds.toFixed(2)} s. `,
-        `The output has probability ${probability} (log-probability ${trace.log_probability.toFixed(2)}).`,
+        `The output has probability ${probability} (`,
+        linkTerms("[[log-probability]]"),
+        ` ${trace.log_probability.toFixed(2)}).`,
       ),
     );
   }
   return parts;
-}
-
-function probabilityLegend() {
-  const steps = [0, 0.25, 0.5, 0.75, 1].map((probability) => {
-    const step = h("span", { class: "legend-step" }, formatPercent(probability));
-    step.style.setProperty("--probability", String(probability));
-    return step;
-  });
-  return h("div", { class: "probability-legend" }, h("span", { class: "note" }, "Probability:"), steps);
 }
 
 /**

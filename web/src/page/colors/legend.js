@@ -31,6 +31,16 @@ export function weightLegend(limit = 1, hasMask = false) {
   );
 }
 
+/** The legend of probabilities, which color tokens. */
+export function probabilityLegend() {
+  const steps = [0, 0.25, 0.5, 0.75, 1].map((probability) => {
+    const step = h("span", { class: "legend-step" }, formatPercent(probability));
+    step.style.setProperty("--probability", String(probability));
+    return step;
+  });
+  return h("div", { class: "probability-legend" }, h("span", { class: "note" }, "Probability:"), steps);
+}
+
 /**
  * The legend of signed numbers, from the smallest to the largest value.
  * @param {number} lowest

@@ -12,6 +12,7 @@
 /** @type {[string, string, string][]} */
 const ENTRIES = [
   ["ablation", "Replacing the output of a part, such as a head, by zeros or by its mean, to see what the part contributes.", "ablation why"],
+  ["activation function", "A nonlinear function between linear layers, such as ReLU or GELU.", "model"],
   ["attention", "A weighted sum of the values of tokens; a weight says how well the query of one token matches the key of another.", "heads cell model"],
   ["attention weight", "How much of a token’s value enters a head’s output for one query; the weights of a query add up to 1.", "heads cell decoding"],
   ["batch", "Several inputs that are computed at the same time: the first dimension of a shape.", "model"],
@@ -33,6 +34,7 @@ const ENTRIES = [
   ["hypothesis", "The tokens that a search has generated so far on one of its paths, with their log-probability.", "decoding"],
   ["key", "The vector of a token that queries are compared with: the better it matches a query, the larger the attention weight.", "cell heads"],
   ["KV cache", "The keys and values of earlier tokens, which are kept so that a decoding step computes those of the newest token only.", "decoding"],
+  ["KV head", "A head of keys and values, which several heads of queries may share (grouped-query attention).", "model"],
   ["layer", "One of the blocks of a stack, with attention and a feed-forward network; each reads the output of the one before.", "model heads"],
   ["layer norm", "Normalizing the vector of each token to mean 0 and variance 1, with a learned scale and shift.", "model"],
   ["log-probability", "The natural logarithm of a probability: 0 is certain, −2.3 is 10 %; that of an output is the sum over its tokens.", "decoding playground why"],
@@ -42,6 +44,7 @@ const ENTRIES = [
   ["margin", "log p(token) − log p(alternative): how much likelier the model finds one token than another.", "why"],
   ["mask", "What hides keys from a query; in decoder self-attention, the tokens that come later.", "cell heads"],
   ["masked token", "A token that was replaced by [MASK]; a masked language model predicts it from the text on both sides.", "playground"],
+  ["mixture of experts", "Several feed-forward networks, of which a router chooses a few for each token.", "model"],
   ["multi-head attention", "Attention by several heads, whose outputs are concatenated and projected to the width of the model.", "model heads"],
   ["occlusion", "Hiding a word, here by replacing its embeddings by zeros, to see what changes without it.", "why"],
   ["output projection", "The linear layer that computes the logits of all tokens of the vocabulary from the last hidden state.", "model decoding why"],
@@ -62,6 +65,7 @@ const ENTRIES = [
   ["special token", "A token that is no text, such as ⟨bos⟩, ⟨eos⟩ or [MASK].", "heads"],
   ["subword", "A part of a word; a tokenizer splits rare words into several.", "heads playground"],
   ["temperature", "What the logits are divided by before sampling; below 1, likely tokens get even likelier.", "playground"],
+  ["tied weights", "An output projection that uses the embedding table as its matrix.", "model"],
   ["token", "A word, a subword or a special token: what a model reads and generates, one after the other.", "playground heads"],
   ["top k, top p", "Sampling from the k likeliest tokens only, or from the likeliest ones whose probabilities add up to p.", "playground"],
   ["validation set", "Data that the model is not trained on, to measure how good it is; also called dev set.", "runs ablation"],

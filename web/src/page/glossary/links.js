@@ -19,5 +19,5 @@ export function linkTerms(text) {
 
 /** @param {string} id @param {string} text */
 function termLink(id, text) {
-  return h("a", { class: "term", href: `#glossary=${id}`, "data-term": id, title: "Open the glossary" }, text);
+  return h("a", { class: "glossary-link", href: `#glossary=${id}`, "data-term": id, title: "Open the glossary" }, text);
 }

@@ -3,7 +3,7 @@
  */
 
 import { h, setChildren } from "../../page/dom.js";
-import { formatFixed, formatPercent } from "../../page/format.js";
+import { ATTENTION_NAMES, formatFixed, formatPercent } from "../../page/format.js";
 import { paletteColor } from "../../page/colors/palette.js";
 import { headPlace } from "../../page/selected_heads.js";
 import { tokenLabel } from "../../page/tokens.js";
@@ -87,10 +87,10 @@ export class NodePanel {
       .map(({ token, probability }) => `${tokenLabel(token)} ${formatPercent(probability)}`);
     setChildren(
       this.bars,
-      this.attentionBars("cross", "Cross-attention, over the source", attention.cross[layer], source, layer),
+      this.attentionBars("cross", `${ATTENTION_NAMES.cross}, over the source`, attention.cross[layer], source, layer),
       this.attentionBars(
         "decoder",
-        "Decoder self-attention, over the prefix",
+        `${ATTENTION_NAMES.decoder}, over the prefix`,
         attention.decoder[layer],
         attention.prefix,
         layer,

@@ -4,6 +4,7 @@
 
 /** @import { GeneratedToken, Trace } from "../../contract" */
 
+import { probabilityLegend } from "../../page/colors/legend.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
@@ -57,7 +58,7 @@ export class Choice {
     const chips = trace.generated.map((generated, index) =>
       this.step(trace.target[first + index - 1], generated, first + index, index < given),
     );
-    setChildren(this.steps, tokenRow("The steps of the decoder", chips));
+    setChildren(this.steps, tokenRow("The steps of the decoder", chips), probabilityLegend());
   }
 
   /** @param {Trace["target"][number]} read @param {GeneratedToken} generated @param {number} position @param {boolean} given */

@@ -4,6 +4,7 @@
 
 /** @import { Lens, LensCell, Source, Trace } from "../../contract" */
 
+import { probabilityLegend } from "../../page/colors/legend.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatCount, formatFixed, formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
@@ -34,6 +35,7 @@ export class Layers {
     });
     this.pages = h("div", { class: "controls", "data-no-export": true });
     this.table = h("div", {});
+    this.legend = h("div", {}, probabilityLegend(), h("p", { class: "note" }, "The color is the probability of the token that was written in the end."));
     this.table.addEventListener("keydown", moveInTable);
     this.details = h("div", { class: "lens-details", role: "status" });
     this.element = section(
@@ -119,7 +121,7 @@ export class Layers {
       ),
     );
     const table = h("table", { class: "lens" }, h("thead", {}, header), h("tbody", {}, rows));
-    setChildren(this.table, scrollable("What each layer would write in every step", table));
+    setChildren(this.table, scrollable("What each layer would write in every step", table), this.legend);
     this.table.querySelector("button")?.setAttribute("tabindex", "0");
   }
 
