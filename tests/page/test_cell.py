@@ -77,23 +77,24 @@ def test_row_expands_to_all_numbers(view: Page) -> None:
     assert torch.allclose(values, torch.tensor(cell["values"][1]), atol=0.006)
 
 
-def test_slide_example_is_computed(view: Page) -> None:
+def test_example_by_hand_is_computed(view: Page) -> None:
     """001, 003: 112 and 96 → 14 and 12 → 0.88 and 0.12."""
     slide = view.locator(".computation", has_text="Thinking").last.locator(".values").all_inner_texts()
     assert slide[1:4] == ["112 and 96", "14 and 12", "0.88 and 0.12"]
     assert re.fullmatch(r"z = 0\.88·v\(Thinking\) \+ 0\.12·v\(Machines\)", slide[4])
 
 
-def test_heatmap_row_is_selected_by_keyboard(view: Page) -> None:
+def test_matrix_row_is_selected_by_keyboard(view: Page) -> None:
     change_state(view, attention_type="encoder", layer=0, head=0, token=2, token_role="query")
     cell = read(view, "cell")
-    canvas = view.locator("[data-window=Scores] .heatmap canvas")
-    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # into the heatmap, then two rows down
-        canvas.press(key)
+    matrix = view.locator("[data-window=Scores] .matrix-scroller")
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # into the matrix, then two rows down
+        matrix.press(key)
     shown = view.locator("[data-window=Scores] output").inner_text()
     assert number(shown.split(":")[1]) == pytest.approx(cell["window"]["scaled_scores"][4][0], rel=1e-3)
-    canvas.press("Enter")
+    matrix.press("Enter")
     assert read(view, "cell")["request"]["query"] == 4
+    assert view.evaluate("document.activeElement.closest('figure').dataset.window") == "Scores"
 
 
 def test_trace_without_arrays_is_explained(page: Page) -> None:

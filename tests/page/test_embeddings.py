@@ -148,9 +148,9 @@ def test_residual_stream_is_that_of_the_encoder(view: Page) -> None:
         if layer:
             cosines = torch.cosine_similarity(state, expected[layer - 1], dim=-1)
             assert stream["cosines"][layer - 1] == pytest.approx(cosines.tolist(), abs=1e-4)
-    figure = view.locator(".residual-heatmaps figure").first
-    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):  # into the heatmap, then 2 down and 1 right
-        figure.locator(".heatmap canvas").press(key)
+    figure = view.locator(".residual-matrices figure").first
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):  # into the matrix, then 2 down and 1 right
+        figure.locator(".matrix-scroller").press(key)
     name, value = figure.locator("output").inner_text().split(": ")
     assert (name, float(value)) == ("layer 2 · sat", pytest.approx(float(expected[2][1].norm()), rel=1e-3))
 

@@ -79,10 +79,10 @@ def test_cells_tell_allowed_from_computed_and_skipped(view: Page) -> None:
     pattern = next(each for each in read(view, "patterns")["patterns"]["patterns"] if each["name"] == "dilated window")
     assert pattern["cells"] == grid.view(64, 8, 64, 8).sum(dim=(1, 3)).tolist()
     card = view.locator("[data-pattern='dilated window']")
-    card.locator("canvas").press("ArrowRight")
+    card.locator(".matrix-scroller").press("ArrowRight")
     said = {}
     for column in range(1, 64):
-        card.locator("canvas").press("ArrowRight")
+        card.locator(".matrix-scroller").press("ArrowRight")
         name, said[column] = card.locator("output").inner_text().split(": ")
         assert name == f"queries 0–7 · keys {8 * column}–{8 * column + 7}"
     assert said[1].endswith("of the pairs allowed")

@@ -1,4 +1,4 @@
-"""The positions view: encodings and similarities are the library's, and the lecture's example is computed from them."""
+"""The positions view: encodings and similarities are the library's, and the example is computed from them."""
 
 from collections.abc import Iterator
 
@@ -48,11 +48,11 @@ def test_length_and_width_can_be_changed(view: Page) -> None:
     assert torch.equal(torch.tensor(schemes(view)["sinusoidal"]["encoding"]), encoding)
 
 
-def test_arrow_keys_read_values_of_a_heatmap(view: Page) -> None:
+def test_arrow_keys_read_values_of_a_matrix(view: Page) -> None:
     encoding = torch.tensor(schemes(view)["sinusoidal"]["encoding"])
     figure = view.locator("[data-scheme=sinusoidal] figure").first
-    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):  # into the heatmap, then 2 down and 1 right
-        figure.locator(".heatmap canvas").press(key)
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):  # into the matrix, then 2 down and 1 right
+        figure.locator(".matrix-scroller").press(key)
     name, value = figure.locator("output").inner_text().split(":")
     assert name == "position 2 · dimension 2"
     assert float(value.replace("−", "-")) == pytest.approx(float(encoding[2, 1]), abs=1e-3)
@@ -66,14 +66,14 @@ def test_requirements_are_those_of_the_library(view: Page) -> None:
         assert {requirement: holds == "true" for requirement, holds in cells} == requirements(scheme)
 
 
-def test_lecture_example_is_computed_from_the_encodings(view: Page) -> None:
+def test_example_is_computed_from_the_encodings(view: Page) -> None:
     """001: neighbors are 1/7 apart in seven words, 1/8 in eight; three bits repeat at 8; sinusoids do not change."""
     example = read(view, "positions")["example"]
     assert example["normalized"] == pytest.approx([1 / 7, 1 / 8], abs=1e-6)
     first, second = Sinusoidal(4).encode(torch.arange(2))
     assert example["sinusoidal"] == pytest.approx([float((first - second).norm())] * 2, abs=1e-5)
     assert example["bits"] == [f"{position % 8:03b}" for position in range(16)]
-    text = view.locator(".lecture-example").inner_text()
+    text = view.locator(".sentence-example").inner_text()
     assert "neighbors are 0.143 apart in the first sentence and 0.125 in the second" in text
     assert "position 8 has the same encoding as position 0" in text
 
@@ -84,7 +84,7 @@ def test_refused_request_is_an_error_and_the_rest_stays(view: Page) -> None:
     view.route("**/positions?*", lambda route: route.fulfill(status=422, body=refusal, content_type="application/json"))
     view.get_by_label("Positions", exact=True).fill("24")
     view.get_by_text("The encodings could not be computed: Not now.").wait_for()
-    assert view.locator(".lecture-example").is_visible()
+    assert view.locator(".sentence-example").is_visible()
     view.unroute("**/positions?*")
     view.get_by_role("button", name="Try again").click()
     assert len(schemes(view)["sinusoidal"]["encoding"]) == 24

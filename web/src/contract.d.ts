@@ -446,7 +446,7 @@ export interface Positions {
     /** (length, length): the similarity of two positions. */
     similarity: number[][];
     similarity_description: string;
-    /** The five requirements of lecture 001, with the measurement behind each verdict. */
+    /** The five requirements of a positional encoding, with the measurement behind each verdict. */
     requirements: { name: string; holds: boolean; evidence: string }[];
   }[];
 }
@@ -624,7 +624,7 @@ export interface State {
   attention_type: AttentionType;
   layer: number;
   head: number;
-  /** Overlaid heads, as "layer.head". */
+  /** Overlaid heads in the order of their selection, as "layer.head". A head's place in it is its color. */
   heads: string[];
   /** The pinned token, and whether it is a query or a key. */
   token: number;
@@ -675,6 +675,8 @@ export interface State {
   smoothing: number;
   runs: string[];
   theme: "auto" | "light" | "dark";
+  /** The open entry of the glossary, "all" for the whole glossary, or "". */
+  glossary: string;
 }
 
 export interface Store {
@@ -726,8 +728,6 @@ export interface ViewContext {
   model(): ModelSummary | null;
   /** Show a message: a note that disappears by itself, or an error that stays. */
   notify(message: string, kind?: "note" | "error"): void;
-  /** The color of a head, the same everywhere. */
-  color(layer: number, head: number): string;
   /** Run the selected model and make the result the current trace. Errors are shown as messages. */
   run(request: RunRequest): Promise<void>;
   /** The run in progress, or null; `onRunning` subscribes to its tokens and returns the function that unsubscribes. */

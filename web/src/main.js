@@ -4,9 +4,9 @@
 
 /** @import { ModelSummary, Mounted, RunRequest, State, Trace, View, ViewContext } from "./contract" */
 
-import { headColor } from "./page/color.js";
 import { h, setChildren } from "./page/dom.js";
 import { createFrame } from "./page/frame.js";
+import { createGlossary } from "./page/glossary/dialog.js";
 import { createInputBox } from "./page/input/input_box.js";
 import { createMessages, errorMessage, isAboutServer } from "./page/messages.js";
 import { modelOfFile, requestFromAddress, runToAddress } from "./page/run_conditions.js";
@@ -51,13 +51,13 @@ const context = {
   trace: () => trace,
   model: () => models.find((each) => each.id === store.get().model) ?? null,
   notify: messages.notify,
-  color: headColor,
   run: (request) => run(request, resetForRun(request)),
   running: runner.running,
   onRunning: runner.subscribe,
 };
 
 const inputBox = createInputBox(context);
+const glossary = createGlossary(store, VIEWS);
 const frame = createFrame({
   store,
   views: VIEWS,
@@ -65,6 +65,7 @@ const frame = createFrame({
   inputBox: inputBox.element,
   banner: messages.banner,
   messages: messages.element,
+  glossary: glossary.button,
   mounted: () => current?.mounted ?? null,
   trace: () => trace,
   running: runner.running,
@@ -74,6 +75,8 @@ const frame = createFrame({
   run: (request) => void run(request),
   canRun,
 });
+
+document.body.append(glossary.element);
 
 store.subscribe((state, before) => {
   if (state.theme !== before.theme) applyTheme(state.theme);
@@ -258,6 +261,7 @@ function draw() {
   if (current !== null) showErrors(current.element, () => current?.mounted.update(state, trace));
   inputBox.update(state, model);
   frame.update(state, model);
+  glossary.update(state, model);
   markReady();
 }
 

@@ -41,7 +41,7 @@ export function registerSvg(element, draw) {
 }
 
 /**
- * @param {HTMLElement[]} elements
+ * @param {Element[]} elements
  * @returns {SVGSVGElement}
  */
 export function domToSvg(...elements) {
@@ -60,16 +60,6 @@ export function domToSvg(...elements) {
     s("rect", { width, height, fill: cssVariable("--paper") }),
     elements.flatMap((element) => copyElement(element, origin)),
   );
-}
-
-/** A copy of a drawing that needs no style sheet. @param {SVGSVGElement} svg @returns {SVGSVGElement} */
-export function standaloneSvg(svg) {
-  const copy = copySvg(svg);
-  const { x, y, width, height } = svg.viewBox.baseVal;
-  copy.setAttribute("width", String(width));
-  copy.setAttribute("height", String(height));
-  copy.prepend(s("rect", { x, y, width, height, fill: cssVariable("--paper") }));
-  return copy;
 }
 
 /** @typedef {{ left: number, top: number }} Origin */

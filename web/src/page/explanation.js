@@ -1,15 +1,16 @@
 /**
- * A short introduction to a view for first-time visitors. It can be dismissed, stays hidden from then on, and can be
- * brought back with a button.
+ * A short introduction to a view for first-time visitors, with links to the glossary ([[terms]]). It can be dismissed, stays
+ * hidden from then on, and can be brought back with a button.
  */
 
 import { h, setChildren } from "./dom.js";
+import { linkTerms } from "./glossary/links.js";
 import { readSetting, saveSetting } from "./local_storage.js";
 
 /**
  * @param {string} name of the view
  * @param {string} title
- * @param {import("./dom.js").Child[]} paragraphs
+ * @param {string[]} paragraphs
  * @returns {HTMLElement}
  */
 export function explanation(name, title, ...paragraphs) {
@@ -21,7 +22,7 @@ export function explanation(name, title, ...paragraphs) {
       ? h("button", { type: "button", class: "quiet", onclick: () => toggle(false) }, "Got it")
       : h("button", { type: "button", class: "quiet", onclick: () => toggle(true) }, "What am I seeing?");
     if (!open) return void setChildren(element, button);
-    const text = paragraphs.map((paragraph) => h("p", {}, paragraph));
+    const text = paragraphs.map((paragraph) => h("p", {}, linkTerms(paragraph)));
     return void setChildren(element, h("h2", {}, title), h("div", { class: "explanation-text" }, text), button);
   }
   /** @param {boolean} open */

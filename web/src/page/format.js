@@ -89,6 +89,21 @@ export function headName(layer, head) {
   return head === "mean" ? `layer ${layer + 1}, mean of all heads` : `layer ${layer + 1}, head ${head + 1}`;
 }
 
+/** A head with its attention: "cross-attention head 2.4". @param {{ attention_type: AttentionType, layer: number, head: number }} head */
+export function headLabel({ attention_type: type, layer, head }) {
+  return `${ATTENTION_NAMES[type].toLowerCase()} head ${layer + 1}.${head + 1}`;
+}
+
+/** The name of attention within its stack: "self-attention". @param {AttentionType} type */
+export function attentionInStack(type) {
+  return type === "cross" ? "cross-attention" : "self-attention";
+}
+
+/** @param {{ stack: "encoder" | "decoder", layer: number }} network */
+export function feedForwardLabel({ stack, layer }) {
+  return `the feed-forward network of ${stack} layer ${layer + 1}`;
+}
+
 /** @param {string} text */
 export function capitalize(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);

@@ -20,6 +20,7 @@ import { stateToHash } from "./store.js";
  * @property {HTMLElement} inputBox
  * @property {HTMLElement} banner
  * @property {HTMLElement} messages
+ * @property {HTMLElement} glossary the button that opens it
  * @property {() => Mounted | null} mounted
  * @property {() => Trace | null} trace
  * @property {() => Running | null} running
@@ -68,6 +69,7 @@ export function createFrame(options) {
       h(
         "div",
         { class: "tools" },
+        options.glossary,
         saveMenu.element,
         h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),
       ),
@@ -171,6 +173,7 @@ function createSaveMenu(options) {
     return { button, isEnabled };
   };
   const exports = () => options.mounted()?.exports ?? {};
+  const exportSvg = () => /** @type {() => SVGSVGElement} */ (exports().svg)();
   /** What a view's files say of its run, and what their names say. */
   const caption = () => exports().caption?.() ?? describeRun(options.trace());
   const suffix = () => (caption() === "" ? "" : fileSuffix(options.trace()));
@@ -183,15 +186,12 @@ function createSaveMenu(options) {
     createItem(
       "This view as PNG",
       () => exports().svg !== undefined,
-      () => savePng(fileName(), exports(), caption()),
+      () => savePng(fileName(), exportSvg(), caption()),
     ),
     createItem(
       "This view as SVG",
       () => exports().svg !== undefined,
-      () => {
-        const { svg } = exports();
-        if (svg !== undefined) saveSvg(fileName(), svg, caption());
-      },
+      () => saveSvg(fileName(), exportSvg(), caption()),
     ),
     createItem(
       "This view’s data as CSV",

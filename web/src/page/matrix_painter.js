@@ -3,29 +3,30 @@
  * column labels, and frames around pinned rows and columns and the cursor.
  */
 
-/** @import { Matrix } from "../contract" */
-/** @import { TokenGroup } from "./tokens.js" */
+/** @import { Scale } from "./colors/scales.js" */
 
-import { colorRamp, currentTheme, hexToRgb, rampIndex } from "./color.js";
+import { colorIndex, scaleColors } from "./colors/scales.js";
 import { cssVariable, h, s } from "./dom.js";
 import { fitLabel } from "./tokens.js";
 
+/** @typedef {{ label: string, special?: boolean }} Label a row or a column */
+/** @typedef {{ rows: number, columns: number, values: ArrayLike<number | null> }} Values row by row; null: missing */
+
 /**
  * @typedef {object} MatrixView what to paint
- * @property {Matrix} matrix
- * @property {TokenGroup[]} rows
- * @property {TokenGroup[]} columns
- * @property {number} maxWeight the weight that has the last color
+ * @property {Values} matrix
+ * @property {Label[]} rows
+ * @property {Label[]} columns
+ * @property {Scale} scale
+ * @property {number} limit the weight, or the absolute value, that has the last color
  * @property {number} pinnedRow -1: none
  * @property {number} pinnedColumn
  * @property {(row: number, column: number) => boolean} [isMasked]
- * @property {string} rowTitle what the rows are
- * @property {string} columnTitle
  */
 
 /**
  * @typedef {object} Viewport where things are, in pixels
- * @property {number} cellSize
+ * @property {{ width: number, height: number }} cell
  * @property {{ left: number, top: number, right: number }} margin room for labels
  * @property {{ x: number, y: number }} scroll
  * @property {{ row: number, column: number }} cursor
@@ -40,11 +41,11 @@ const ROW_LABEL_PADDING = 14;
 const COLUMN_LABEL_ANGLE = -50 * (Math.PI / 180);
 
 /**
- * Paint one pixel for each weight.
+ * Paint one pixel for each value.
  * @param {HTMLCanvasElement} canvas
- * @param {Pick<MatrixView, "matrix" | "maxWeight" | "isMasked">} view
+ * @param {Pick<MatrixView, "matrix" | "scale" | "limit" | "isMasked">} view
  */
-export function paintPixels(canvas, { matrix, maxWeight, isMasked }) {
+export function paintPixels(canvas, { matrix, scale, limit, isMasked }) {
   const { rows, columns, values } = matrix;
   canvas.width = Math.max(1, columns);
   canvas.height = Math.max(1, rows);
@@ -52,10 +53,10 @@ export function paintPixels(canvas, { matrix, maxWeight, isMasked }) {
   if (context === null || rows * columns === 0) return;
   const image = context.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
-  const colors = colorRamp(currentTheme());
-  for (let index = 0; index < pixels.length; index++) pixels[index] = colors[rampIndex(values[index], maxWeight)];
+  const colors = scaleColors(scale);
+  for (let index = 0; index < pixels.length; index++) pixels[index] = colors[colorIndex(scale, values[index], limit)];
   if (isMasked !== undefined) {
-    const gray = hexToPixel(cssVariable("--masked"));
+    const gray = colors[colorIndex(scale, null, limit)];
     for (let row = 0; row < rows; row++) {
       for (let column = 0; column < columns; column++) if (isMasked(row, column)) pixels[row * columns + column] = gray;
     }
@@ -72,13 +73,14 @@ export function paintPixels(canvas, { matrix, maxWeight, isMasked }) {
  */
 export function labelMargins(context, view, width) {
   context.font = `700 13px ${cssVariable("--font")}`; // as that of the cursor
-  /** @param {TokenGroup[]} groups @param {number} limit */
-  const maxWidth = (groups, limit) => {
+  /** @param {Label[]} labels @param {number} limit */
+  const maxWidth = (labels, limit) => {
     let largest = 0;
-    for (const group of groups) largest = Math.max(largest, context.measureText(group.label).width);
+    for (const { label } of labels) largest = Math.max(largest, context.measureText(label).width);
     return Math.min(limit, largest);
   };
   const columnWidth = maxWidth(view.columns, MAX_LABEL_WIDTH);
+  // Labels are turned, so the last one needs room on the right, too.
   const rowLimit = Math.max(MAX_LABEL_WIDTH, Math.min(MAX_ROW_LABEL_WIDTH, MAX_ROW_LABEL_SHARE * width));
   return {
     left: Math.ceil(maxWidth(view.rows, rowLimit)) + ROW_LABEL_PADDING,
@@ -96,17 +98,16 @@ export function labelMargins(context, view, width) {
  * @param {Viewport} viewport
  */
 export function paintMatrix(context, { width, height }, bitmap, view, viewport) {
-  const { cellSize, margin, scroll } = viewport;
+  const { cell, margin, scroll } = viewport;
   const origin = { left: margin.left - scroll.x, top: margin.top - scroll.y };
-  context.fillStyle = cssVariable("--panel");
-  context.fillRect(0, 0, width, height);
+  context.clearRect(0, 0, width, height);
   context.save();
   context.beginPath();
   context.rect(margin.left, margin.top, width - margin.left, height - margin.top);
   context.clip();
-  context.imageSmoothingEnabled = cellSize < 1;
-  context.drawImage(bitmap, origin.left, origin.top, cellSize * view.columns.length, cellSize * view.rows.length);
-  if (cellSize >= 9) paintGrid(context, origin, view, cellSize);
+  context.imageSmoothingEnabled = Math.min(cell.width, cell.height) < 1;
+  context.drawImage(bitmap, origin.left, origin.top, cell.width * view.columns.length, cell.height * view.rows.length);
+  if (Math.min(cell.width, cell.height) >= 9) paintGrid(context, origin, view, cell);
   paintFrames(context, origin, view, viewport);
   context.restore();
   paintRowLabels(context, height, origin, view, viewport);
@@ -119,9 +120,8 @@ export function paintMatrix(context, { width, height }, bitmap, view, viewport) 
  * @param {MatrixView} view
  * @param {Viewport} viewport
  */
-export function matrixToSvg(bitmap, { rows, columns }, { cellSize, margin: { left, top } }) {
-  const interval = Math.max(1, Math.ceil(LABEL_SPACING / cellSize));
-  const image = { x: left, y: top, width: cellSize * columns.length, height: cellSize * rows.length };
+export function matrixToSvg(bitmap, { rows, columns }, { cell, margin: { left, top } }) {
+  const image = { x: left, y: top, width: cell.width * columns.length, height: cell.height * rows.length };
   const angle = (COLUMN_LABEL_ANGLE * 180) / Math.PI;
   const context = h("canvas", {}).getContext("2d");
   if (context !== null) context.font = `13px ${cssVariable("--font")}`;
@@ -135,12 +135,12 @@ export function matrixToSvg(bitmap, { rows, columns }, { cellSize, margin: { lef
     { "font-family": cssVariable("--font"), "font-size": 13, fill: cssVariable("--ink") },
     s("image", { href: bitmap.toDataURL(), ...image, preserveAspectRatio: "none", "image-rendering": "pixelated" }),
     rows.map((row, index) => {
-      const y = top + (index + 0.5) * cellSize + 4.5;
-      return index % interval === 0 && s("text", { x: left - 7, y, "text-anchor": "end" }, text(row.label, left - ROW_LABEL_PADDING));
+      const y = top + (index + 0.5) * cell.height + 4.5;
+      return hasLabel(index, cell.height) && s("text", { x: left - 7, y, "text-anchor": "end" }, text(row.label, left - ROW_LABEL_PADDING));
     }),
     columns.map((column, index) => {
-      const transform = `translate(${left + (index + 0.5) * cellSize + 3} ${top - 6}) rotate(${angle})`;
-      return index % interval === 0 && s("text", { transform }, text(column.label, MAX_LABEL_WIDTH));
+      const transform = `translate(${left + (index + 0.5) * cell.width + 3} ${top - 6}) rotate(${angle})`;
+      return hasLabel(index, cell.width) && s("text", { transform }, text(column.label, MAX_LABEL_WIDTH));
     }),
   );
 }
@@ -151,19 +151,19 @@ export function matrixToSvg(bitmap, { rows, columns }, { cellSize, margin: { lef
  * @param {CanvasRenderingContext2D} context
  * @param {Origin} origin
  * @param {MatrixView} view
- * @param {number} cellSize
+ * @param {Viewport["cell"]} cell
  */
-function paintGrid(context, { left, top }, { rows, columns }, cellSize) {
+function paintGrid(context, { left, top }, { rows, columns }, cell) {
   context.strokeStyle = cssVariable("--grid");
   context.lineWidth = 1;
   context.beginPath();
   for (let row = 0; row <= rows.length; row++) {
-    context.moveTo(left, Math.round(top + row * cellSize) + 0.5);
-    context.lineTo(left + columns.length * cellSize, Math.round(top + row * cellSize) + 0.5);
+    context.moveTo(left, Math.round(top + row * cell.height) + 0.5);
+    context.lineTo(left + columns.length * cell.width, Math.round(top + row * cell.height) + 0.5);
   }
   for (let column = 0; column <= columns.length; column++) {
-    context.moveTo(Math.round(left + column * cellSize) + 0.5, top);
-    context.lineTo(Math.round(left + column * cellSize) + 0.5, top + rows.length * cellSize);
+    context.moveTo(Math.round(left + column * cell.width) + 0.5, top);
+    context.lineTo(Math.round(left + column * cell.width) + 0.5, top + rows.length * cell.height);
   }
   context.stroke();
 }
@@ -175,15 +175,16 @@ function paintGrid(context, { left, top }, { rows, columns }, cellSize) {
  * @param {MatrixView} view
  * @param {Viewport} viewport
  */
-function paintFrames(context, { left, top }, view, { cellSize, cursor }) {
-  const [width, height] = [cellSize * view.columns.length, cellSize * view.rows.length];
+function paintFrames(context, { left, top }, view, { cell, cursor }) {
+  const [width, height] = [cell.width * view.columns.length, cell.height * view.rows.length];
   context.strokeStyle = cssVariable("--warn");
   context.lineWidth = 2;
-  if (view.pinnedRow >= 0) context.strokeRect(left, top + view.pinnedRow * cellSize, width, cellSize);
-  if (view.pinnedColumn >= 0) context.strokeRect(left + view.pinnedColumn * cellSize, top, cellSize, height);
+  if (view.pinnedRow >= 0) context.strokeRect(left, top + view.pinnedRow * cell.height, width, cell.height);
+  if (view.pinnedColumn >= 0) context.strokeRect(left + view.pinnedColumn * cell.width, top, cell.width, height);
   if (cursor.row < 0) return;
   context.strokeStyle = cssVariable("--ink");
-  context.strokeRect(left + cursor.column * cellSize, top + cursor.row * cellSize, cellSize, cellSize);
+  const [x, y] = [left + cursor.column * cell.width, top + cursor.row * cell.height];
+  context.strokeRect(x, y, Math.max(3, cell.width), Math.max(3, cell.height));
 }
 
 /**
@@ -193,17 +194,17 @@ function paintFrames(context, { left, top }, view, { cellSize, cursor }) {
  * @param {MatrixView} view
  * @param {Viewport} viewport
  */
-function paintRowLabels(context, height, { top }, view, { cellSize, margin, cursor }) {
-  const paintLabel = labelPainter(context, margin.left - ROW_LABEL_PADDING, cellSize, view.pinnedRow, cursor.row);
+function paintRowLabels(context, height, { top }, view, { cell, margin, cursor }) {
+  const paintLabel = labelPainter(context, margin.left - ROW_LABEL_PADDING, cell.height, view.pinnedRow, cursor.row);
   context.save();
   context.beginPath();
-  context.rect(0, margin.top, margin.left, height - margin.top);
+  context.rect(0, margin.top - LABEL_SPACING / 2, margin.left, height - margin.top);
   context.clip();
   context.textBaseline = "middle";
   context.textAlign = "right";
   view.rows.forEach((row, index) => {
-    const y = top + (index + 0.5) * cellSize;
-    if (y < margin.top - cellSize || y > height + cellSize) return;
+    const y = top + (index + 0.5) * cell.height;
+    if (y < margin.top - cell.height || y > height + cell.height) return;
     paintLabel(row, index, (text) => context.fillText(text, margin.left - 7, y));
   });
   context.restore();
@@ -216,8 +217,8 @@ function paintRowLabels(context, height, { top }, view, { cellSize, margin, curs
  * @param {MatrixView} view
  * @param {Viewport} viewport
  */
-function paintColumnLabels(context, width, { left }, view, { cellSize, margin, cursor }) {
-  const paintLabel = labelPainter(context, MAX_LABEL_WIDTH, cellSize, view.pinnedColumn, cursor.column);
+function paintColumnLabels(context, width, { left }, view, { cell, margin, cursor }) {
+  const paintLabel = labelPainter(context, MAX_LABEL_WIDTH, cell.width, view.pinnedColumn, cursor.column);
   context.save();
   context.beginPath();
   context.rect(margin.left - 8, 0, width - margin.left + 8, margin.top);
@@ -225,8 +226,8 @@ function paintColumnLabels(context, width, { left }, view, { cellSize, margin, c
   context.textBaseline = "middle";
   context.textAlign = "left";
   view.columns.forEach((column, index) => {
-    const x = left + (index + 0.5) * cellSize;
-    if (x < margin.left - cellSize || x > width + cellSize) return;
+    const x = left + (index + 0.5) * cell.width;
+    if (x < margin.left - cell.width || x > width + cell.width) return;
     paintLabel(column, index, (text) => {
       context.save();
       context.translate(x, margin.top - 6);
@@ -245,13 +246,12 @@ function paintColumnLabels(context, width, { left }, view, { cellSize, margin, c
  * @param {number} cellSize
  * @param {number} pinned
  * @param {number} cursor
- * @returns {(group: TokenGroup, index: number, paint: (text: string) => void) => void}
+ * @returns {(group: Label, index: number, paint: (text: string) => void) => void}
  */
 function labelPainter(context, width, cellSize, pinned, cursor) {
-  const interval = Math.max(1, Math.ceil(LABEL_SPACING / cellSize));
   const [normal, special, highlighted, font] = ["--ink", "--ink-soft", "--warn", "--font"].map(cssVariable);
   return (group, index, paint) => {
-    if (index % interval !== 0 && index !== pinned && index !== cursor) return;
+    if (!hasLabel(index, cellSize) && index !== pinned && index !== cursor) return;
     context.fillStyle = index === pinned ? highlighted : group.special ? special : normal;
     context.font = `${index === pinned || index === cursor ? "700 " : ""}13px ${font}`;
     paint(fitText(context, group.label, width));
@@ -263,8 +263,7 @@ function fitText(context, label, width) {
   return fitLabel(label, (text) => context.measureText(text).width <= Math.max(width, 1));
 }
 
-/** @param {string} hex */
-function hexToPixel(hex) {
-  const [red, green, blue] = hexToRgb(hex);
-  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+/** Whether there is room for the label of a row or column. @param {number} index @param {number} cellSize */
+function hasLabel(index, cellSize) {
+  return index % Math.max(1, Math.ceil(LABEL_SPACING / cellSize)) === 0;
 }

@@ -1,6 +1,6 @@
 /**
- * A matrix on a canvas: labels for rows and columns, a cursor for mouse and arrow keys, zoom, and scrolling. Only the
- * visible part is painted, so the size of the matrix does not matter.
+ * A matrix of attention weights or signed numbers on a canvas: labels for rows and columns, a cursor for mouse and arrow
+ * keys, zoom, and scrolling. Only the visible part is painted, so the size of the matrix does not matter.
  */
 
 /** @import { MatrixView } from "./matrix_painter.js" */
@@ -13,14 +13,16 @@ import { labelMargins, matrixToSvg, paintMatrix, paintPixels } from "./matrix_pa
  * @typedef {object} MatrixOptions
  * @property {string} label for screen readers
  * @property {(row: number, column: number) => string} describe a cell in words
- * @property {(row: number) => void} pin
+ * @property {(row: number) => void} [pin] called for the row that a click or Enter selects
+ * @property {number} [maxHeight] the height of all cells; without it, cells are square, and there are buttons to zoom
  */
 
 /** The size of a cell before zooming, at most. */
 const MAX_CELL_SIZE = 42;
+const MAX_SMALL_CELL_SIZE = 26;
 
 /** @param {MatrixOptions} options */
-export function matrixPanel({ label, describe, pin }) {
+export function matrixPanel({ label, describe, pin = () => {}, maxHeight }) {
   const canvas = h("canvas", { "aria-hidden": "true" });
   const content = h("div", { class: "matrix-content" }, canvas);
   const scroller = h(
@@ -28,10 +30,10 @@ export function matrixPanel({ label, describe, pin }) {
     { class: "matrix-scroller", tabindex: 0, role: "application", "aria-roledescription": "matrix", "aria-label": label },
     content,
   );
-  const cellValue = h("p", { class: "cell-value", "aria-live": "polite" });
+  const cellValue = h("output", { class: "cell-value" });
   const larger = h("button", { type: "button", "aria-label": "Larger cells" }, "+");
   const smaller = h("button", { type: "button", "aria-label": "Smaller cells" }, "−");
-  const zoomButtons = h("div", { class: "zoom", "data-no-export": true }, smaller, larger);
+  const zoomButtons = h("div", { class: "zoom", "data-no-export": true, hidden: maxHeight !== undefined }, smaller, larger);
   const element = h("div", { class: "matrix" }, h("div", { class: "matrix-header" }, cellValue, zoomButtons), scroller);
 
   /** @type {MatrixView | null} */
@@ -39,7 +41,7 @@ export function matrixPanel({ label, describe, pin }) {
   /** One pixel for each cell. */
   const bitmap = document.createElement("canvas");
   let zoom = 1;
-  let cellSize = 10;
+  let cell = { width: 10, height: 10 };
   let margin = { left: 100, top: 100, right: 20 };
   let cursor = { row: -1, column: -1 };
   let frame = 0;
@@ -70,15 +72,20 @@ export function matrixPanel({ label, describe, pin }) {
     const context = canvas.getContext("2d");
     if (view === null || context === null || scroller.clientWidth === 0) return;
     margin = labelMargins(context, view, scroller.clientWidth);
-    const available = (scroller.clientWidth - margin.left - margin.right) / Math.max(1, view.columns.length);
-    cellSize = Math.max(1, Math.min(MAX_CELL_SIZE, available)) * zoom;
-    content.style.width = `${Math.floor(margin.left + cellSize * view.columns.length + margin.right)}px`;
-    content.style.height = `${Math.ceil(margin.top + cellSize * view.rows.length + 8)}px`;
+    const [rows, columns] = [Math.max(1, view.rows.length), Math.max(1, view.columns.length)];
+    const available = (scroller.clientWidth - margin.left - margin.right) / columns;
+    const size = Math.max(1, Math.min(MAX_CELL_SIZE, available)) * zoom;
+    cell =
+      maxHeight === undefined
+        ? { width: size, height: size }
+        : { width: Math.min(MAX_SMALL_CELL_SIZE, available), height: Math.min(MAX_SMALL_CELL_SIZE, maxHeight / rows) };
+    content.style.width = `${Math.floor(margin.left + cell.width * columns + margin.right)}px`;
+    content.style.height = `${Math.ceil(margin.top + cell.height * rows + 8)}px`;
     smaller.disabled = zoom <= 1;
-    larger.disabled = cellSize >= 2 * MAX_CELL_SIZE;
+    larger.disabled = cell.width >= 2 * MAX_CELL_SIZE;
   }
 
-  const viewport = () => ({ cellSize, margin, cursor, scroll: { x: scroller.scrollLeft, y: scroller.scrollTop } });
+  const viewport = () => ({ cell, margin, cursor, scroll: { x: scroller.scrollLeft, y: scroller.scrollTop } });
 
   function paint() {
     const context = canvas.getContext("2d");
@@ -111,13 +118,13 @@ export function matrixPanel({ label, describe, pin }) {
   }
 
   function scrollToCursor() {
-    const x = margin.left + cursor.column * cellSize;
-    const y = margin.top + cursor.row * cellSize;
+    const x = margin.left + cursor.column * cell.width;
+    const y = margin.top + cursor.row * cell.height;
     const { clientWidth, clientHeight } = scroller;
     if (x - scroller.scrollLeft < margin.left) scroller.scrollLeft = x - margin.left;
-    if (x + cellSize - scroller.scrollLeft > clientWidth) scroller.scrollLeft = x + cellSize - clientWidth;
+    if (x + cell.width - scroller.scrollLeft > clientWidth) scroller.scrollLeft = x + cell.width - clientWidth;
     if (y - scroller.scrollTop < margin.top) scroller.scrollTop = y - margin.top;
-    if (y + cellSize - scroller.scrollTop > clientHeight) scroller.scrollTop = y + cellSize - clientHeight;
+    if (y + cell.height - scroller.scrollTop > clientHeight) scroller.scrollTop = y + cell.height - clientHeight;
   }
 
   scroller.addEventListener("keydown", (event) => {
@@ -149,34 +156,33 @@ export function matrixPanel({ label, describe, pin }) {
     const box = scroller.getBoundingClientRect();
     const x = event.clientX - box.left;
     const y = event.clientY - box.top;
-    const row = Math.floor((y - margin.top + scroller.scrollTop) / cellSize);
-    const column = Math.floor((x - margin.left + scroller.scrollLeft) / cellSize);
+    const row = Math.floor((y - margin.top + scroller.scrollTop) / cell.height);
+    const column = Math.floor((x - margin.left + scroller.scrollLeft) / cell.width);
     const inside = view !== null && y > margin.top && row < view.rows.length && column < view.columns.length;
     return { row, column, inside, onCells: x > margin.left };
   };
   scroller.addEventListener("pointermove", (event) => {
-    const cell = cellAt(event);
-    const moved = cell.row !== cursor.row || cell.column !== cursor.column;
-    if (cell.inside && cell.onCells && moved) moveCursor(cell.row, cell.column);
+    const at = cellAt(event);
+    const moved = at.row !== cursor.row || at.column !== cursor.column;
+    if (at.inside && at.onCells && moved) moveCursor(at.row, at.column);
   });
   scroller.addEventListener("click", (event) => {
-    const cell = cellAt(event);
-    if (cell.inside) pin(cell.row);
+    const at = cellAt(event);
+    if (at.inside) pin(at.row);
   });
   registerSvg(scroller, () => (view === null ? s("g", {}) : matrixToSvg(bitmap, view, viewport())));
 
   return {
     element,
-    /** @param {MatrixView} next */
-    show(next) {
+    /** @param {MatrixView} next @param {string} [hint] shown until a cell is pointed at */
+    show(next, hint = "") {
       const shape = `${next.rows.length}x${next.columns.length}`;
       if (view === null || shape !== `${view.rows.length}x${view.columns.length}`) {
         cursor = { row: -1, column: -1 };
         zoom = 1;
       }
       view = next;
-      cellValue.textContent =
-        cursor.row < 0 ? `${next.rowTitle}; ${next.columnTitle}.` : describe(cursor.row, cursor.column);
+      cellValue.textContent = cursor.row < 0 ? hint : describe(cursor.row, cursor.column);
       paintPixels(bitmap, next);
       layout();
       cancelAnimationFrame(frame);
@@ -190,8 +196,8 @@ export function matrixPanel({ label, describe, pin }) {
             rows: view.rows.map((row) => row.label),
             columns: view.columns.map((column) => column.label),
             values: Array.from(view.matrix.values),
-            maxWeight: view.maxWeight,
-            cellSize,
+            maxWeight: view.limit,
+            cellSize: cell.width,
             left: margin.left - scroller.scrollLeft,
             top: margin.top - scroller.scrollTop,
           },

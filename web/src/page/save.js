@@ -2,8 +2,6 @@
  * Saving: a view as PNG or SVG, its numbers as CSV, the page as one HTML file, the trace as its own file.
  */
 
-/** @import { Exports } from "../contract" */
-
 import { responseError } from "../source/live.js";
 import { NOT_RESPONDING } from "../source/not_responding.js";
 import { cssVariable, h, s } from "./dom.js";
@@ -13,26 +11,15 @@ const PNG_SCALE = 2;
 /** The caption of a drawing, in pixels. */
 const CAPTION = { margin: 16, lineHeight: 18, letterWidth: 7.2 };
 
-/**
- * @param {string} name
- * @param {() => SVGSVGElement} makeSvg
- * @param {string} caption "": none
- */
-export function saveSvg(name, makeSvg, caption) {
-  download(`${name}.svg`, new Blob([serialize(makeSvg(), caption)], { type: "image/svg+xml" }));
+/** @param {string} name @param {SVGSVGElement} svg @param {string} caption "": none */
+export function saveSvg(name, svg, caption) {
+  download(`${name}.svg`, new Blob([serialize(svg, caption)], { type: "image/svg+xml" }));
 }
 
-/**
- * @param {string} name
- * @param {Exports} exports
- * @param {string} caption
- */
-export async function savePng(name, { svg }, caption) {
-  const canvas = svg === undefined ? null : await rasterize(serialize(svg(), caption));
-  const blob =
-    canvas === null
-      ? null
-      : await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve));
+/** @param {string} name @param {SVGSVGElement} svg @param {string} caption */
+export async function savePng(name, svg, caption) {
+  const canvas = await rasterize(serialize(svg, caption));
+  const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve));
   if (blob === null) throw new Error("This image is too large to be saved as PNG. SVG has no such limit.");
   download(`${name}.png`, blob);
 }

@@ -58,6 +58,7 @@ export const INITIAL_STATE = {
   smoothing: 0,
   runs: [],
   theme: "auto",
+  glossary: "",
 };
 
 /** Fields whose change adds a history entry. */

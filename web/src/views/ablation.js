@@ -110,14 +110,14 @@ class AblationView {
       explanation(
         "ablation",
         "What does a head contribute?",
-        "Ablate it and compare: the model decodes again without it, and the difference is shown below. Often nothing " +
-          "changes, because other heads are redundant with it.",
-        "Measure the importance of all heads to find those that matter most, then ablate these.",
+        "Ablate it ([[ablation]]) and compare: the model decodes again without it, and the difference is shown below. Often nothing " +
+          "changes, because other [[heads|head]] are redundant with it.",
+        "Measure the importance of all heads ([[head importance]]) to find those that matter most, then ablate these.",
       ),
       this.figure,
       section(
         "Head importance",
-        "Each head is ablated on its own over a dev set. Its toggle above then shows how much worse the model gets " +
+        "Each head is ablated on its own over a [[dev set|validation set]]. Its toggle above then shows how much worse the model gets " +
           "without it. This takes a while and runs in the background.",
         this.importanceControl.element,
       ),

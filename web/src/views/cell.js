@@ -2,22 +2,29 @@
  * Inside a head: how the attention of one token in one head is computed, step by step with the model's own numbers.
  */
 
+import { weightLimit } from "../page/colors/scales.js";
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { ATTENTION_NAMES, formatNumber } from "../page/format.js";
+import { signedLegend, weightLegend } from "../page/colors/legend.js";
+import { matrixPanel } from "../page/matrix_panel.js";
 import { STEP_NAMES, queriesAndKeys, queryLabel, tokenLabel } from "../page/tokens.js";
 import { attentionTable } from "./cell/attention_table.js";
 import { workedExample } from "./cell/worked_example.js";
 import { dropDown, radioRow } from "./shared/choices.js";
 import { hasHeads } from "./shared/heads.js";
-import { heatmap, heatmapLegend, largestAbsolute, valueRange } from "./shared/heatmap.js";
 import { LatestRequest } from "./shared/latest_request.js";
+import { signedRange, toLabels, toMatrix } from "./shared/number_matrix.js";
 import { showError, showLoading } from "./shared/placeholders.js";
 import { section } from "./shared/section.js";
 
+/** @import { Scale } from "../page/colors/scales.js" */
 /** @import { AttentionType, Cell, CellRequest, Mounted, State, Token, Trace, View, ViewContext } from "../contract.d.ts" */
 /** @import { Query } from "../page/tokens.js" */
+
+/** The height of the cells of a matrix, at most. */
+const WINDOW_HEIGHT = 420;
 
 /** @type {View} */
 export const view = {
@@ -40,6 +47,8 @@ class CellView {
     this.label = "";
     this.requested = "";
     this.isLoading = false;
+    /** @type {{ destroy(): void }[]} */
+    this.panels = [];
     this.typeRow = radioRow("Attention", (value) =>
       store.set({ attention_type: /** @type {AttentionType} */ (value), layer: 0, head: 0, token: -1 }),
     );
@@ -63,8 +72,8 @@ class CellView {
         explanation(
           "cell",
           "How one attention row is computed",
-          "The token's query q is compared with the key k of every token. The better a key matches the query, the " +
-            "larger the weight of that token's value v in the output.",
+          "The token's [[query]] q is compared with the [[key]] k of every token. The better a key matches the query, the " +
+            "larger the [[attention weight]] of that token's [[value]] v in the output of the [[head]].",
           "Read a row from left to right. Choose another query, head or layer; click a token to see all its numbers. " +
             `In the decoder the query is that of a step. ${STEP_NAMES}`,
         ),
@@ -114,6 +123,7 @@ class CellView {
   }
 
   destroy() {
+    this.destroyPanels();
     this.request.cancel();
   }
 
@@ -145,63 +155,79 @@ class CellView {
     this.isLoading = false;
     this.label = queryLabel(queries[cell.request.query]);
     const isStep = cell.request.attention_type !== "encoder";
+    const focused = document.activeElement?.closest("[data-window]")?.getAttribute("data-window");
     setChildren(
       this.body,
       section(
         "Worked example",
-        "The lecture's slide computes attention for two words. Here are the same steps for the two tokens with the " +
-          "largest weights:",
+        "The steps for the two tokens with the largest weights, and below them an example for two words that can be " +
+          "computed by hand.",
         workedExample(cell, this.label, keys),
       ),
       section(
         "Step by step",
-        `Every key token, from its key to its share of the output. ${describeScore(cell)} ` +
+        `Every key token, from its key to its part of the output. The scores become weights by [[softmax]]. ${describeScore(cell)} ` +
           "Bars are the values of a vector: blue for positive, orange for negative. Click a token to see all its numbers.",
         attentionTable(cell, this.label, isStep, keys),
       ),
       section(
         "All queries",
-        "Each row is a query, each column a key. The framed row is the one above; gray cells are masked. Point at a " +
+        "Each row is a query, each column a key. The framed row is the one above; gray cells are hidden by the [[mask]]. Point at a " +
           "cell, or use the arrow keys, to read its value; a click or Enter selects its row.",
-        this.heatmaps(cell, queries, keys),
+        this.matrices(cell, queries, keys),
       ),
     );
+    const matrix = focused && this.body.querySelector(`[data-window="${focused}"] .matrix-scroller`);
+    if (matrix instanceof HTMLElement) matrix.focus({ preventScroll: true }); // a row was selected by keyboard
   }
 
   /** @param {Cell} cell @param {Query[]} queries @param {Token[]} keys */
-  heatmaps({ window: part, request }, queries, keys) {
-    const maxWidth = Math.min(380, this.body.clientWidth || 380);
-    /** @type {[string, string, (number | null)[][]][]} */
-    const matrices = [
-      ["Scores", "q · k, scaled", part.scaled_scores],
-      ["Masked scores", "masked keys removed", part.masked_scores],
-      ["Weights", "softmax of each row", part.weights],
-    ];
+  matrices({ window: part, request }, queries, keys) {
+    const name = (/** @type {Token | undefined} */ token) => (token ? tokenLabel(token) : "–");
+    const rows = toLabels(part.weights.length, (row) => queryLabel(queries[part.first_query + row]));
+    const columns = toLabels(part.weights[0]?.length ?? 0, (column) => name(keys[part.first_key + column]));
+    const pins = { pinnedRow: request.query - part.first_query, pinnedColumn: -1 };
+    const pin = (/** @type {number} */ row) =>
+      this.context.store.set({ token: part.first_query + row, token_role: "query" });
+    const hidden = (/** @type {number} */ row, /** @type {number} */ column) => part.masked_scores[row][column] === null;
+    this.destroyPanels();
+    /** @type {(title: string, description: string, scale: Scale, numbers: (number | null)[][]) => HTMLElement} */
+    const figure = (title, description, scale, numbers) => {
+      const matrix = toMatrix(numbers);
+      const isMasked = numbers === part.scaled_scores ? undefined : hidden;
+      const { lowest, highest, limit } =
+        scale === "weight" ? { lowest: 0, highest: 1, limit: weightLimit(part.weights.flat()) } : signedRange(matrix.values);
+      const panel = matrixPanel({
+        label: `${title}: ${description}. Arrow keys move from cell to cell, Enter selects the row.`,
+        describe: (row, column) => {
+          const value = isMasked?.(row, column) ? "masked" : formatNumber(numbers[row][column], 4);
+          return `${rows[row].label} · ${columns[column].label}: ${value}`;
+        },
+        pin,
+        maxHeight: WINDOW_HEIGHT,
+      });
+      this.panels.push(panel);
+      panel.show({ matrix, rows, columns, scale, limit, isMasked, ...pins }, "rows: queries, columns: keys");
+      return h(
+        "figure",
+        { "data-window": title },
+        h("figcaption", {}, h("b", {}, title), " ", h("small", {}, description)),
+        scale === "weight" ? weightLegend(limit, part.masked_scores.flat().includes(null)) : Number.isFinite(lowest) && signedLegend(lowest, highest, limit),
+        panel.element,
+      );
+    };
     return h(
       "div",
       { class: "attention-windows" },
-      matrices.map(([title, description, values]) => {
-        const limit = title === "Weights" ? 1 : largestAbsolute(values);
-        const [lowest, highest] = title === "Weights" ? [0, 1] : valueRange(values);
-        return h(
-          "figure",
-          { "data-window": title },
-          h("figcaption", {}, h("b", {}, title), " ", h("small", {}, description)),
-          heatmap(values, {
-            label: `${title}: ${description}.`,
-            rowName: (row) => queryLabel(queries[part.first_query + row]),
-            columnName: (column) => tokenLabel(keys[part.first_key + column]),
-            labels: true,
-            maxWidth,
-            maxHeight: 420,
-            limit,
-            selectedRow: request.query - part.first_query,
-            selectRow: (row) => this.context.store.set({ token: part.first_query + row, token_role: "query" }),
-          }),
-          Number.isFinite(lowest) ? heatmapLegend(lowest, highest, limit) : null,
-        );
-      }),
+      figure("Scores", "q · k, scaled", "signed", part.scaled_scores),
+      figure("Masked scores", "masked keys removed", "signed", part.masked_scores),
+      figure("Weights", "softmax of each row", "weight", part.weights),
     );
+  }
+
+  destroyPanels() {
+    for (const panel of this.panels) panel.destroy();
+    this.panels = [];
   }
 
   /** @param {string} text */

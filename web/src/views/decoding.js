@@ -5,8 +5,9 @@
  */
 
 import { h, setChildren } from "../page/dom.js";
-import { standaloneSvg } from "../page/dom_to_svg.js";
+import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { STEP_NAMES } from "../page/tokens.js";
 import { candidateTable, nodeStateLegend } from "./decoding/candidate_table.js";
 import { Hypotheses, hasBeam } from "./decoding/hypotheses.js";
@@ -76,7 +77,7 @@ class DecodingView {
     this.onKey = (/** @type {KeyboardEvent} */ event) => this.stepControl.onKey(event);
     document.addEventListener("keydown", this.onKey);
     this.exports = {
-      svg: () => standaloneSvg(this.treeDrawing.svg),
+      svg: () => domToSvg(this.treeDrawing.svg),
       csv: () => ({ name: "decoding", rows: this.rows() }),
     };
   }
@@ -88,7 +89,7 @@ class DecodingView {
       explanation(
         "decoding",
         "Autoregressive decoding: one token at a time",
-        "At each step the model computes a probability for every possible next token, given the input and all tokens " +
+        "At each step the [[decoder]] computes a probability for every possible next [[token]], given the input and all tokens " +
           "generated so far. Go through the steps with the slider, the numbers, or the arrow keys ← →.",
       ),
       this.stepControl.element,
@@ -105,14 +106,15 @@ class DecodingView {
       section("Input of this step", this.inputNote, this.stepPanel.input),
       section(
         "From hidden state to token",
-        "The decoder's output at this step is a vector, the hidden state. Its dot product with each token's output " +
-          "embedding is that token's logit; softmax turns the logits into probabilities.",
+        "The decoder's output at this step is a vector, the [[hidden state]]. Its dot product with each token's output " +
+          "[[embedding]] is that token's [[logit]]; [[softmax]] turns the logits into probabilities.",
         this.stepPanel.output,
       ),
       section(
         "Attention of the selected node",
-        "What the model attends to in the step that reads this token and predicts the next one. Each row is a head of the " +
-          `selected layer, each bar a token; the bars of a row add up to 1. ${STEP_NAMES}`,
+        "What the model attends to in the step that reads this token and predicts the next one. Each row is a [[head]] of " +
+          "the selected layer, each bar a token; the bars of a row add up to 1. Heads that are selected in “Attention " +
+          `heads” have their color. ${STEP_NAMES}`,
         this.nodePanel.element,
       ),
     );
@@ -126,8 +128,8 @@ class DecodingView {
       section(
         "Search tree",
         "All candidates, from the start on the left. The wider a line, the more probable the token; the number is its " +
-          "log-probability. Click a node to see its attention; this works for pruned nodes, too. By keyboard: ← → go to " +
-          "another step, ↑ ↓ to another candidate, and Enter selects it.",
+          "[[log-probability]]. Click a node to see its attention; this works for [[pruned]] nodes, too. By keyboard: ← → " +
+          "go to another step, ↑ ↓ to another candidate, and Enter selects it.",
         h("div", { class: "controls" }, nodeStateLegend(), h("label", {}, this.collapseBox, " collapse pruned nodes")),
         this.treeFrame,
       ),
@@ -153,7 +155,7 @@ class DecodingView {
     const requested = this.tree.byId.get(state.node);
     const selected = requested?.step === step ? requested : this.tree.nodeAt(step, state.node);
     const theme = document.documentElement.dataset.theme ?? "";
-    const next = { step: `${step} ${selected?.id}`, node: `${selected?.id} ${state.layer} ${theme}` };
+    const next = { step: `${step} ${selected?.id} ${theme}`, node: `${selected?.id} ${state.layer} ${theme}` };
     const before = this.drawn;
     this.drawn = next;
     if (next.step !== before.step) this.drawStep(this.tree, step, selected);
@@ -198,7 +200,7 @@ class DecodingView {
     setChildren(this.inputNote, describeInput(trace.model.attention.length > 0));
     setChildren(this.candidatesNote, describeCandidates(trace));
     setChildren(this.cacheTitle, hasHeads(trace.model) ? "KV cache" : "State");
-    setChildren(this.cacheNote, describeCache(hasHeads(trace.model)));
+    setChildren(this.cacheNote, linkTerms(describeCache(hasHeads(trace.model))));
     this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
     this.collapseBox.checked = this.collapsed;
     this.stepControl.setLastStep(this.tree.steps);
@@ -293,7 +295,7 @@ function afterEosNote(length) {
 /** @param {boolean} hasAttention */
 function describeInput(hasAttention) {
   return hasAttention
-    ? "The darker a token, the more attention it gets (mean over the heads of the last layer). The model sees nothing else."
+    ? "The color of a token is the attention that it gets (mean over the heads of the last layer). The model sees nothing else."
     : "The model sees nothing else. It has no attention, so there are no weights to show.";
 }
 
@@ -308,7 +310,7 @@ function describeCandidates(trace) {
 /** What the rows of beams hold. @param {boolean} isTransformer */
 function describeCache(isTransformer) {
   const content = isTransformer
-    ? "The keys and values of earlier tokens are cached, one row per beam."
+    ? "The [[keys|key]] and [[values|value]] of earlier tokens are kept in the [[KV cache]], one row per beam."
     : "What the model remembers of earlier tokens is its state, one row per beam.";
   return `${content} A beam that continues keeps its row. If two beams continue the same one, its row is copied (dashed arrows).`;
 }

@@ -9,7 +9,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { NeighborTable } from "./embeddings/neighbor_table.js";
-import { ResidualHeatmaps } from "./embeddings/residual_heatmaps.js";
+import { ResidualMatrices } from "./embeddings/residual_matrices.js";
 import { WordsInContext } from "./embeddings/words_in_context.js";
 
 /** @type {View} */
@@ -27,7 +27,7 @@ class EmbeddingsView {
     this.context = context;
     this.neighbors = new NeighborTable(context);
     this.words = new WordsInContext(context);
-    this.heatmaps = new ResidualHeatmaps(context.source);
+    this.matrices = new ResidualMatrices(context.source);
     this.message = h("div");
     this.needsModel = h("p", { class: "note", role: "status" });
     this.figure = h(
@@ -36,7 +36,7 @@ class EmbeddingsView {
       this.neighbors.element,
       this.needsModel,
       this.words.element,
-      this.heatmaps.element,
+      this.matrices.element,
     );
     this.body = h(
       "div",
@@ -72,27 +72,28 @@ class EmbeddingsView {
         `file. Run: regard look ${trace.model.name}`,
     );
     this.neighbors.update(state, trace);
-    this.words.element.hidden = this.heatmaps.element.hidden = !live;
+    this.words.element.hidden = this.matrices.element.hidden = !live;
     if (!live) return;
     this.words.update(state, trace);
-    this.heatmaps.update(trace);
+    this.matrices.update(trace);
   }
 
   destroy() {
     this.neighbors.requests.cancel();
     this.words.leave();
-    this.heatmaps.requests.cancel();
+    this.matrices.requests.cancel();
+    this.matrices.matrices.destroy();
   }
 
   read() {
     const { live } = this.context.source;
-    const parts = live ? [this.neighbors, this.words, this.heatmaps] : [this.neighbors];
+    const parts = live ? [this.neighbors, this.words, this.matrices] : [this.neighbors];
     if (parts.some(({ settled }) => !settled)) return null;
     return {
       neighbors: this.neighbors.shown,
       sentences: this.words.sentences,
       vectors: this.words.shown,
-      stream: this.heatmaps.shown,
+      stream: this.matrices.shown,
     };
   }
 }

@@ -11,7 +11,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { capitalize, formatWeight, headName } from "../page/format.js";
-import { weightLegend } from "../page/legend.js";
+import { weightLegend } from "../page/colors/legend.js";
 import { matrixPanel } from "../page/matrix_panel.js";
 import { headControls } from "./heads/controls.js";
 import { linesPanel } from "./heads/lines.js";
@@ -83,7 +83,7 @@ export const view = {
       h(
         "p",
         { class: "note" },
-        "The stronger the color, the larger the weight. Click a head to select it; + overlays several heads (Space on the keyboard).",
+        "The stronger the color, the larger the weight. Click a head to select it; + overlays several heads (Space on the keyboard). A head’s number and color are its place in the order of selection.",
       ),
       rolesControl.element,
       !source.live &&
@@ -106,8 +106,8 @@ export const view = {
       explanation(
         "heads",
         "What each token attends to",
-        "Attention lets a token take in information from other tokens. For every token (the query) it computes a weight for each token it can attend to (the keys); the weights add up to 1.",
-        "Each layer has several heads that do this in parallel, and every head has learned its own pattern. Select a token on the left side of the lines to see its weights.",
+        "[[Attention]] lets a [[token]] take in information from other tokens. For every token (the [[query]]) it computes an [[attention weight]] for each token it can attend to (the [[keys|key]]); the weights add up to 1.",
+        "Each [[layer]] has several [[heads|head]] that do this in parallel, and every head has learned its own pattern. Select a token on the left side of the lines to see its weights.",
       ),
       controls.element,
       placeholder,
@@ -154,21 +154,20 @@ export const view = {
       if (selection === null) return;
       const pinned = pointed ?? pinOf(store.get());
       const { overlaid } = selection;
-      const colors = overlaid.map(({ layer, head }) => colorOf(layer, head));
       if (pinned === null) {
-        const keys = overlaid.map(({ layer, head }, index) => headKey(headName(layer, head), colors[index]));
+        const keys = overlaid.map(({ layer, head }, place) => headKey(headName(layer, head), place));
         return setChildren(
           sums,
           h("p", { class: "note" }, "The largest weights. Select a name on either side to see only its own."),
           h("p", { class: "head-keys" }, keys),
         );
       }
-      if (pinned.role === "query" && selection.pooled > 1) return void showUnpooledSums(colors, pointed === null);
+      if (pinned.role === "query" && selection.pooled > 1) return void showUnpooledSums(pointed === null);
       if (pinned.role === "query") {
         const query = selection.rows[pinned.group].label;
         return setChildren(
           sums,
-          weightedSums(selection, pinned.group).map((sum, index) => weightedSumLine(query, sum, colors[index])),
+          weightedSums(selection, pinned.group).map((sum, place) => weightedSumLine(query, sum, place)),
         );
       }
       const key = selection.columns[pinned.group].label;
@@ -181,10 +180,9 @@ export const view = {
 
     /**
      * A pooled row stands for several tokens; the weighted sum is computed from the unpooled row of the first one.
-     * @param {string[]} colors
      * @param {boolean} isPinned
      */
-    async function showUnpooledSums(colors, isPinned) {
+    async function showUnpooledSums(isPinned) {
       const trace = context.trace();
       if (selection === null || trace === null) return;
       const { attention_type: type, token } = store.get();
@@ -204,12 +202,9 @@ export const view = {
       const unpooled = weightedSums({ ...current, columns, overlaid }, 0);
       setChildren(
         sums,
-        unpooled.map((sum, index) => weightedSumLine(queries[token]?.label ?? "", sum, colors[index])),
+        unpooled.map((sum, place) => weightedSumLine(queries[token]?.label ?? "", sum, place)),
       );
     }
-
-    /** @param {number} layer @param {number | "mean"} head */
-    const colorOf = (layer, head) => context.color(layer, head === "mean" ? 0 : head);
 
     /** @param {State} state @param {Trace} trace */
     function draw(state, trace) {
@@ -217,33 +212,30 @@ export const view = {
       const { main, rows, columns } = selection;
       const pinned = pinOf(state);
       matrixTitle.textContent = `${capitalize(headName(main.layer, main.head))} as a matrix`;
-      setChildren(
-        legend,
-        weightLegend(thumbnails.maxWeight()),
-        state.attention_type === "decoder" &&
-          h("span", { class: "masked-key" }, h("span", { class: "swatch" }), "masked: a later token"),
-      );
+      setChildren(legend, weightLegend(thumbnails.maxWeight(), state.attention_type === "decoder"));
       setChildren(
         notes,
         attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, text)),
       );
-      const colors = selection.overlaid.map(({ layer, head }) => colorOf(layer, head));
-      patches.show(trace, selection, colors, pinned);
+      patches.show(trace, selection, thumbnails.maxWeight(), pinned);
       lines.element.hidden = !patches.element.hidden;
       linesTitle.textContent = lines.element.hidden ? "Attention on the image" : "Attention between tokens";
-      if (patches.element.hidden) lines.show(selection, colors, state.threshold, pinned);
+      if (patches.element.hidden) lines.show(selection, state.threshold, pinned);
       showSums();
-      matrix.show({
-        matrix: main.matrix,
-        rows,
-        columns,
-        maxWeight: thumbnails.maxWeight(),
-        isMasked: causalMask(state.attention_type, rows, columns),
-        pinnedRow: pinned?.role === "query" ? pinned.group : -1,
-        pinnedColumn: pinned?.role === "key" ? pinned.group : -1,
-        rowTitle: AXES[state.attention_type].rows,
-        columnTitle: AXES[state.attention_type].columns,
-      });
+      const axes = AXES[state.attention_type];
+      matrix.show(
+        {
+          matrix: main.matrix,
+          rows,
+          columns,
+          scale: "weight",
+          limit: thumbnails.maxWeight(),
+          isMasked: causalMask(state.attention_type, rows, columns),
+          pinnedRow: pinned?.role === "query" ? pinned.group : -1,
+          pinnedColumn: pinned?.role === "key" ? pinned.group : -1,
+        },
+        `${axes.rows}; ${axes.columns}.`,
+      );
     }
 
     /** The tags, order and table of the heads. @param {State} state @param {Trace | null} trace */

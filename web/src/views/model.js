@@ -8,6 +8,7 @@ import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatCount } from "../page/format.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { KINDS, drawModel } from "./model/draw.js";
 import { NARROW, WIDE, layOut } from "./model/layout.js";
 import { hasHeads } from "./shared/heads.js";
@@ -16,12 +17,12 @@ import { hasHeads } from "./shared/heads.js";
 const MAX_PARAMETERS = 14;
 
 const TRANSFORMER = [
-  "Read it from bottom to top. Tokens are embedded as vectors, and every layer adds to these vectors.",
-  "In attention, tokens exchange information. The feed-forward network processes each token by itself. The thin lines beside the boxes are residual connections: the input of a sublayer is added to its output (+).",
-  "In an encoder–decoder, the encoder reads the source and the decoder generates the target; each decoder layer attends to the encoder's output (blue lines). Click an attention module to see its heads.",
+  "Read it from bottom to top. [[Tokens|token]] are looked up as vectors ([[embedding]]), the [[positional encoding]] tells their order, and every [[layer]] adds to these vectors.",
+  "In [[multi-head attention]], tokens exchange information. The [[feed-forward network]] processes each token by itself. The thin lines beside the boxes are [[residual connections|residual connection]]: the input of a sublayer is added to its output (+).",
+  "In an encoder–decoder, the [[encoder]] reads the source and the [[decoder]] generates the target; each decoder layer attends to the encoder's output by [[cross-attention]] (blue lines). Click an attention module to see its heads.",
 ];
 const BEFORE_THE_TRANSFORMER = [
-  "Read it from bottom to top: tokens are embedded as vectors, from which the modules above compute the logits of the next token. This model is no Transformer; its boxes are its modules, in order of definition.",
+  "Read it from bottom to top: [[tokens|token]] are looked up as vectors ([[embedding]]), from which the modules above compute the [[logits|logit]] of the next token. This model is no Transformer; its boxes are its modules, in order of definition.",
   "Where there is attention to the source, a blue line leads from the encoder to it. Click an attention module to see its weights.",
 ];
 
@@ -210,9 +211,9 @@ function describe(box, openHeads) {
     h(
       "dl",
       {},
-      h("dt", {}, "Shapes"),
+      h("dt", {}, linkTerms("[[Shapes|shape]]")),
       h("dd", {}, h("code", {}, box.shape)),
-      h("dt", {}, "Parameters"),
+      h("dt", {}, linkTerms("[[Parameters|parameter]]")),
       h("dd", {}, formatCount(box.parameter_count)),
     ),
     openHeads === null
@@ -246,7 +247,7 @@ function describe(box, openHeads) {
 function kindKey(color, name) {
   const swatch = h("span", { class: "swatch" });
   swatch.style.backgroundColor = `var(${color})`;
-  return h("span", { class: "kind" }, swatch, name);
+  return h("span", { class: "kind" }, swatch, linkTerms(name));
 }
 
 /**

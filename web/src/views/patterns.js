@@ -13,6 +13,7 @@ import { dropDown } from "./shared/choices.js";
 import { LatestRequest } from "./shared/latest_request.js";
 import { showError, showLoading } from "./shared/placeholders.js";
 import { section } from "./shared/section.js";
+import { NumberMatrices } from "./shared/number_matrix.js";
 import { slider } from "./shared/slider.js";
 
 const LENGTHS = [16, 32, 64, 128, 256, 512, 1024, 2048];
@@ -63,6 +64,7 @@ class PatternsView {
       store.set({ own_pattern: this.own.value.trim() });
     };
     this.status = h("div");
+    this.matrices = new NumberMatrices();
     this.cards = h("div", { class: "pattern-cards" });
     this.legend = h("div");
     this.use = new ModelUse(context);
@@ -207,9 +209,10 @@ class PatternsView {
   draw() {
     const { shown } = this;
     if (shown === null) return;
+    this.matrices.destroy();
     setChildren(
       this.cards,
-      shown.patterns.map((pattern) => patternCard(shown, pattern, this.ofModel)),
+      shown.patterns.map((pattern) => patternCard(this.matrices, shown, pattern, this.ofModel)),
     );
   }
 
@@ -218,6 +221,8 @@ class PatternsView {
     this.requests.cancel();
     this.modelRequests.cancel();
     this.use.requests.cancel();
+    this.use.matrices.destroy();
+    this.matrices.destroy();
   }
 
   read() {

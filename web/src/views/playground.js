@@ -4,23 +4,25 @@
 
 /** @import { ModelSummary, Trace, View } from "../contract" */
 
+import { probabilityLegend } from "../page/colors/legend.js";
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatCount, formatFixed, formatPercent } from "../page/format.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { tokenLabel } from "../page/tokens.js";
 import { decodingControls } from "./playground/decoding_controls.js";
-import { outputTokens, partialOutput, predictionBars, tokenRow } from "./playground/output.js";
+import { outputRow, outputTokens, partialOutput, predictionBars } from "./playground/output.js";
 import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
 import { describeConditions } from "./shared/conditions.js";
 
 /** What the models of each task do; a task that is not listed has a generic text. @type {Record<string, string>} */
 const TASK_DESCRIPTIONS = {
-  translation: "The model reads your sentence and generates a translation, one token at a time.",
-  "language-modeling": "The model reads a prompt and continues it, one token at a time.",
-  parsing: "The model reads a sentence and generates its parse tree, one symbol at a time.",
-  "image-classification": "The model splits an image into patches, attends to all of them, and predicts the image’s class.",
-  "masked-lm": "The model reads a text and predicts the tokens at its masks.",
+  translation: "The model reads your sentence and generates a translation, one [[token]] at a time.",
+  "language-modeling": "The model reads a [[prompt]] and continues it, one [[token]] at a time.",
+  parsing: "The model reads a sentence and generates its parse tree, one [[token]] at a time.",
+  "image-classification": "The model splits an image into [[patches|patch]], attends to all of them ([[attention]]), and predicts the image’s class.",
+  "masked-lm": "The model reads a text and predicts the [[masked tokens|masked token]].",
   "text-classification": "The model reads a text and predicts its label.",
   "token-classification": "The model reads a sentence and predicts a tag for each word.",
 };
@@ -116,7 +118,7 @@ function explain(model) {
     "playground",
     "Run the model",
     `${description} ${probabilities}`,
-    "All numbers come from the running model. The other views show how it computed this output; start with “Attention heads”.",
+    "All numbers come from the running model. The other views show how it computed this output; start with “Attention heads”. Underlined terms are in the glossary.",
   );
 }
 
@@ -139,26 +141,19 @@ function describeOutput(trace) {
     if (conditions !== "") parts.push(h("p", { class: "note conditions" }, conditions));
     parts.push(
       h("h3", {}, "Token by token"),
-      tokenRow(trace),
+      outputRow(trace),
       probabilityLegend(),
       h(
         "p",
         { class: "note", "data-role": "run-summary" },
         `${formatCount(trace.generated.length)} tokens in ${trace.seconds.toFixed(2)} s. `,
-        `The output has probability ${probability} (log-probability ${formatFixed(trace.log_probability)}).`,
+        `The output has probability ${probability} (`,
+        linkTerms("[[log-probability]]"),
+        ` ${formatFixed(trace.log_probability)}).`,
       ),
     );
   }
   return parts;
-}
-
-function probabilityLegend() {
-  const steps = [0, 0.25, 0.5, 0.75, 1].map((probability) => {
-    const step = h("span", { class: "legend-step" }, formatPercent(probability));
-    step.style.setProperty("--probability", String(probability));
-    return step;
-  });
-  return h("div", { class: "probability-legend" }, h("span", { class: "note" }, "Probability:"), steps);
 }
 
 /**

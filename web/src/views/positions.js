@@ -1,24 +1,28 @@
 /**
- * Positional encodings: the encodings of each scheme, the similarity of positions, and the requirements of a lecture.
+ * Positional encodings: the encodings of each scheme, the similarity of positions, and what is required of an encoding.
  */
 
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
-import { capitalize } from "../page/format.js";
-import { EXAMPLE_SIZES, exampleNumbers, lectureExample } from "./positions/lecture_example.js";
-import { heatmap, heatmapLegend, largestAbsolute, valueRange } from "./shared/heatmap.js";
+import { capitalize, formatNumber } from "../page/format.js";
+import { signedLegend } from "../page/colors/legend.js";
+import { matrixPanel } from "../page/matrix_panel.js";
+import { EXAMPLE_SIZES, exampleNumbers, sentenceExample } from "./positions/sentence_example.js";
 import { LatestRequest } from "./shared/latest_request.js";
+import { signedRange, toLabels, toMatrix } from "./shared/number_matrix.js";
 import { showError, showLoading } from "./shared/placeholders.js";
 import { scrollable, section } from "./shared/section.js";
 import { slider } from "./shared/slider.js";
 
 /** @import { Mounted, Positions, State, View, ViewContext } from "../contract.d.ts" */
-/** @import { Scheme } from "./positions/lecture_example.js" */
+/** @import { Scheme } from "./positions/sentence_example.js" */
+
+/** @typedef {{ destroy(): void }} Panel */
 
 const [MIN_LENGTH, MAX_LENGTH, MAX_WIDTH] = [8, 256, 256];
-/** The width and height of a heatmap, in pixels. */
-const HEATMAP_SIZE = 250;
+/** The height of the cells of a matrix, at most. */
+const MATRIX_HEIGHT = 220;
 /** Milliseconds after the last movement of a slider until the encodings are computed. */
 const DELAY = 200;
 
@@ -41,6 +45,8 @@ class PositionsView {
     this.shown = null;
     /** @type {ReturnType<typeof exampleNumbers> | null} */
     this.exampleNumbers = null;
+    /** @type {Panel[]} */
+    this.panels = [];
     this.theme = "";
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -58,26 +64,26 @@ class PositionsView {
         explanation(
           "positions",
           "How does a model know the order of tokens?",
-          "Attention by itself treats its input as a set: it does not know which token comes first. So the position of " +
-            "each token is encoded, in one of these ways.",
-          "Change the number of positions and dimensions, and point at the heatmaps to read their values.",
+          "[[Attention]] by itself treats its input as a set: it does not know which [[token]] comes first. So the position " +
+            "of each token is encoded ([[positional encoding]]), in one of these ways.",
+          "Change the number of positions and dimensions, and point at the matrices to read their values.",
         ),
         h("div", { class: "controls" }, this.length.element, this.width.element),
         section(
           "Schemes",
           "On the left the encodings: one row per position, one column per dimension. On the right the similarity of " +
-            "any two positions. Point at a heatmap, or use the arrow keys in it, to read its values.",
+            "any two positions. Point at a matrix, or use the arrow keys in it, to read its values.",
           this.cards,
         ),
         section(
           "Requirements",
-          "Five requirements from the lecture, checked for each scheme with encodings of 8 dimensions built for 64 " +
-            "positions. Every cell gives the evidence.",
+          "What is required of a positional encoding, checked for each scheme with encodings of 8 dimensions built for " +
+            "64 positions. Every cell gives the evidence.",
           this.table,
         ),
         section(
-          "The lecture's example",
-          "Two sentences of the lecture that differ in length by one word. A good encoding keeps the distances between " +
+          "An example",
+          "Two sentences that differ in length by one word. A good encoding keeps the distances between " +
             "positions the same in both.",
           this.example,
         ),
@@ -113,7 +119,13 @@ class PositionsView {
     }
   }
 
+  destroyPanels() {
+    for (const panel of this.panels) panel.destroy();
+    this.panels = [];
+  }
+
   destroy() {
+    this.destroyPanels();
     clearTimeout(this.timer);
     this.request.cancel();
     this.exampleRequest.cancel();
@@ -150,7 +162,7 @@ class PositionsView {
       Promise.all([short, long, bits].map((length) => source.positions(length, width))),
       ([shorter, longer, sixteen]) => {
         this.exampleNumbers = exampleNumbers(shorter, longer, sixteen);
-        setChildren(this.example, lectureExample(shorter, longer, sixteen));
+        setChildren(this.example, sentenceExample(shorter, longer, sixteen));
       },
       (message) => showError(this.example, `The example could not be computed: ${message}`, () => this.loadExample()),
     );
@@ -159,7 +171,11 @@ class PositionsView {
   /** @param {Positions} positions */
   draw(positions) {
     this.shown = positions;
-    setChildren(this.cards, positions.schemes.map(schemeCard));
+    this.destroyPanels();
+    setChildren(
+      this.cards,
+      positions.schemes.map((scheme) => schemeCard(scheme, this.panels)),
+    );
     setChildren(this.table, requirementTable(positions.schemes));
   }
 
@@ -173,8 +189,8 @@ class PositionsView {
   }
 }
 
-/** @param {Scheme} scheme */
-function schemeCard(scheme) {
+/** @param {Scheme} scheme @param {Panel[]} panels to which its matrices are added */
+function schemeCard(scheme, panels) {
   return h(
     "article",
     { class: "panel scheme", "data-scheme": scheme.name },
@@ -183,34 +199,42 @@ function schemeCard(scheme) {
     h(
       "div",
       { class: "scheme-heatmaps" },
-      labeledHeatmap(scheme.encoding, "Encodings", "dimension") ??
+      labeledMatrix(scheme.encoding, "Encodings", "dimension", panels) ??
         h("p", { class: "note" }, "Nothing is added to the embeddings."),
-      labeledHeatmap(scheme.similarity, scheme.similarity_description, "position") ??
+      labeledMatrix(scheme.similarity, scheme.similarity_description, "position", panels) ??
         h("p", { class: "note" }, "There is nothing to compare."),
     ),
   );
 }
 
-/** @param {number[][]} values @param {string} caption @param {"dimension" | "position"} columnKind */
-function labeledHeatmap(values, caption, columnKind) {
-  if (values.length === 0 || values[0].length === 0) return null;
-  const [lowest, highest] = valueRange(values);
-  const limit = largestAbsolute(values);
+/**
+ * @param {number[][]} numbers
+ * @param {string} caption
+ * @param {"dimension" | "position"} columnKind
+ * @param {Panel[]} panels
+ */
+function labeledMatrix(numbers, caption, columnKind, panels) {
+  if (numbers.length === 0 || numbers[0].length === 0) return null;
+  const matrix = toMatrix(numbers);
+  const { lowest, highest, limit } = signedRange(matrix.values);
   if (lowest === highest)
     return h("p", { class: "note" }, `${capitalize(caption)}: ${lowest} everywhere, so all positions are alike.`);
+  const rows = toLabels(matrix.rows, String);
+  const columns = toLabels(matrix.columns, (column) => String(columnKind === "dimension" ? column + 1 : column));
+  const panel = matrixPanel({
+    label: `${capitalize(caption)}. Arrow keys move from cell to cell.`,
+    describe: (row, column) =>
+      `position ${row} · ${columnKind} ${columns[column].label}: ${formatNumber(numbers[row][column], 4)}`,
+    maxHeight: MATRIX_HEIGHT,
+  });
+  panels.push(panel);
+  panel.show({ matrix, rows, columns, scale: "signed", limit, pinnedRow: -1, pinnedColumn: -1 }, `rows: positions, columns: ${columnKind}s`);
   return h(
     "figure",
     {},
     h("figcaption", {}, h("small", {}, capitalize(caption))),
-    heatmap(values, {
-      label: `${capitalize(caption)}.`,
-      rowName: (row) => `position ${row}`,
-      columnName: (column) => `${columnKind} ${columnKind === "dimension" ? column + 1 : column}`,
-      maxWidth: HEATMAP_SIZE,
-      maxHeight: HEATMAP_SIZE,
-      limit,
-    }),
-    heatmapLegend(Math.min(0, lowest), Math.max(0, highest), limit),
+    signedLegend(Math.min(0, lowest), Math.max(0, highest), limit),
+    panel.element,
   );
 }
 

@@ -6,6 +6,7 @@ import { h, s, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { formatDuration, formatNumber } from "../page/format.js";
+import { paletteColor } from "../page/colors/palette.js";
 import { curve, curveFields, fieldTitle, groupIntoCharts, isNoisy, smooth, smoothingWindow } from "./runs/curves.js";
 import { MetricsFeed, NO_RUNS } from "./runs/metrics_feed.js";
 import { runList, runName } from "./runs/run_list.js";
@@ -71,8 +72,9 @@ class RunsView {
       explanation(
         "runs",
         "How training went",
-        "The loss measures the model's error: lower is better. The validation loss is measured on data that the model " +
-          "is not trained on; if it rises while the training loss falls, the model overfits.",
+        "The [[loss]] measures the model's error: lower is better. The validation loss is measured on data that the model " +
+          "is not trained on (the [[validation set]]); if it rises while the training loss falls, the model overfits " +
+          "([[overfitting]]).",
         "Select several runs to compare them. The curves of a run in training are updated live.",
       ),
       section("Runs", "The number of a run is at the end of its curves.", this.list),
@@ -178,7 +180,7 @@ class RunsView {
       this.list,
       runList(
         this.feed,
-        (index) => this.context.color(0, index),
+        paletteColor,
         (id, selected) => this.select(id, selected),
       ),
     );
@@ -222,7 +224,7 @@ class RunsView {
     return {
       name: `${runName(run)}, ${fieldTitle(field)}`,
       shortName: String(number),
-      color: this.context.color(0, number - 1),
+      color: paletteColor(number - 1),
       isDashed: field.startsWith("valid/"),
       points: curve(records, field, this.settings.axis),
       shown: this.shownPoints(records, field),

@@ -71,10 +71,10 @@ class WhyView {
       explanation(
         "why",
         "Why this token and not that one?",
-        "At every step the model gives each token of its vocabulary a probability. Choose a step and an alternative: the " +
-          "model is run again without each head, each feed-forward network and each word, and you see which of them made " +
-          "the difference.",
-        "Then see what the model would have written behind the alternative, and in which layer its choice appeared.",
+        "At every step the model gives each token of its [[vocabulary]] a probability. Choose a step and an alternative: the " +
+          "model is run again without each [[head]], each [[feed-forward network]] ([[ablation]]) and each word " +
+          "([[occlusion]]), and you see how the [[margin]] between the two tokens changes.",
+        "Then see what the model would have written behind the alternative, and in which [[layer]] its choice appeared ([[logit lens]]).",
       ),
       this.figure,
     );

@@ -3,10 +3,11 @@
  * toggle shows it as a number and a color.
  */
 
+import { colorCell } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
-import { ATTENTION_NAMES, formatChange, headName } from "../../page/format.js";
-import { divergingColor, textColor, toCss } from "../shared/diverging_colors.js";
-import { heatmapLegend } from "../shared/heatmap.js";
+import { ATTENTION_NAMES, formatChange, headLabel } from "../../page/format.js";
+import { signedLegend } from "../../page/colors/legend.js";
+import { headTable } from "../shared/head_table.js";
 import { moveInTable } from "../shared/roving_focus.js";
 
 /** @import { AttentionType, HeadImportance, ModelSummary } from "../../contract.d.ts" */
@@ -49,13 +50,12 @@ export class HeadGrid {
         h("span", { class: "toggle-state" }, isOn ? "on" : "off"),
         change && h("span", { class: "toggle-importance" }, change),
       );
-      const color = score && importance ? divergingColor(harm(importance, score), limit) : null;
-      toggle.classList.toggle("measured", color !== null);
-      toggle.style.backgroundColor = color ? toCss(color) : "";
-      toggle.style.color = color ? textColor(color) : "";
+      toggle.classList.toggle("measured", change !== "");
+      colorCell(toggle, "signed", score && importance ? harm(importance, score) : null, limit);
       const [type, layer, head] = name.split(".");
+      const label = headLabel({ attention_type: /** @type {AttentionType} */ (type), layer: Number(layer), head: Number(head) });
       const result = change ? `, ${importance?.metric} changes by ${change} without it` : "";
-      toggle.setAttribute("aria-label", `${type}, ${headName(Number(layer), Number(head))}${result}`);
+      toggle.setAttribute("aria-label", `${label}${result}`);
       if (score) toggle.dataset.change = String(score.change);
       else delete toggle.dataset.change;
     }
@@ -73,28 +73,10 @@ export class HeadGrid {
 
   /** @param {AttentionType} type @param {number} layers @param {number} heads */
   table(type, layers, heads) {
-    const header = h(
-      "tr",
-      {},
-      h("td"),
-      Array.from({ length: heads }, (_, head) => h("th", { scope: "col" }, `head ${head + 1}`)),
-    );
-    const rows = Array.from({ length: layers }, (_, layer) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, `layer ${layer + 1}`),
-        Array.from({ length: heads }, (_each, head) =>
-          h("td", {}, this.toggle(`${type}.${layer}.${head}`, layer + head === 0)),
-        ),
-      ),
-    );
-    return h(
-      "div",
-      { class: "head-table" },
-      h("h3", {}, ATTENTION_NAMES[type]),
-      h("div", { class: "scrollable" }, h("table", {}, h("thead", {}, header), h("tbody", {}, rows))),
-    );
+    const columns = Array.from({ length: heads }, (_, head) => `head ${head + 1}`);
+    const cell = (/** @type {number} */ layer, /** @type {number} */ head) =>
+      this.toggle(`${type}.${layer}.${head}`, layer + head === 0);
+    return headTable(ATTENTION_NAMES[type], layers, [{ columns, cell }]);
   }
 
   /** @param {string} key @param {boolean} isTabStop */
@@ -118,7 +100,7 @@ function legend(importance, limit) {
     "p",
     { class: "note" },
     "better without it ",
-    heatmapLegend(-limit, limit, limit),
+    signedLegend(-limit, limit, limit),
     ` important: without it ${effect}`,
   );
 }

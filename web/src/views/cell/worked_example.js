@@ -1,6 +1,6 @@
 /**
- * An attention row in one line, as the lecture's slide computes it for the two words *Thinking Machines*: dot products,
- * scaling, softmax, weighted sum. First with the model's numbers, then with the slide's.
+ * An attention row in one line: dot products, scaling, softmax, weighted sum. First with the model's numbers, then for the
+ * two words *Thinking Machines*, whose numbers can be computed by hand.
  */
 
 import { h } from "../../page/dom.js";
@@ -9,8 +9,8 @@ import { tokenLabel } from "../../page/tokens.js";
 
 /** @import { Cell, Token } from "../../contract.d.ts" */
 
-/** The slide's example: the scores of two keys of 64 dimensions. */
-const SLIDE = { words: ["Thinking", "Machines"], scores: [112, 96], dimension: 64 };
+/** The scores of two keys of 64 dimensions, from "The Illustrated Transformer" (Alammar 2018). */
+const EXAMPLE = { words: ["Thinking", "Machines"], scores: [112, 96], dimension: 64 };
 
 /** @param {Cell} cell @param {string} query its name @param {Token[]} keys */
 export function workedExample(cell, query, keys) {
@@ -31,20 +31,20 @@ export function workedExample(cell, query, keys) {
       ["softmax", best.map((index) => formatFixed(cell.weights[index]))],
       ["weighted sum", [`z = ${terms}${cell.weights.length > best.length ? " + …" : ""}`]],
     ]),
-    computation("The slide, query Thinking", slideSteps()),
+    computation("An example by hand (Alammar 2018, “The Illustrated Transformer”), query Thinking", exampleSteps()),
   );
 }
 
 /** @returns {[string, string[]][]} */
-function slideSteps() {
-  const scaled = SLIDE.scores.map((score) => score / Math.sqrt(SLIDE.dimension));
+function exampleSteps() {
+  const scaled = EXAMPLE.scores.map((score) => score / Math.sqrt(EXAMPLE.dimension));
   const total = scaled.reduce((sum, score) => sum + Math.exp(score), 0);
   const weights = scaled.map((score) => Math.exp(score) / total);
-  const terms = weights.map((weight, index) => `${formatFixed(weight)}·v(${SLIDE.words[index]})`).join(" + ");
+  const terms = weights.map((weight, index) => `${formatFixed(weight)}·v(${EXAMPLE.words[index]})`).join(" + ");
   return [
-    ["keys", SLIDE.words],
-    ["q · k", SLIDE.scores.map(String)],
-    [`÷ √${SLIDE.dimension} = ${Math.sqrt(SLIDE.dimension)}`, scaled.map((score) => formatNumber(score))],
+    ["keys", EXAMPLE.words],
+    ["q · k", EXAMPLE.scores.map(String)],
+    [`÷ √${EXAMPLE.dimension} = ${Math.sqrt(EXAMPLE.dimension)}`, scaled.map((score) => formatNumber(score))],
     ["softmax", weights.map((weight) => formatFixed(weight))],
     ["weighted sum", [`z = ${terms}`]],
   ];

@@ -3,7 +3,9 @@
  */
 
 import { h, setChildren } from "../../page/dom.js";
-import { formatFixed, formatPercent } from "../../page/format.js";
+import { ATTENTION_NAMES, formatFixed, formatPercent } from "../../page/format.js";
+import { paletteColor } from "../../page/colors/palette.js";
+import { headPlace } from "../../page/selected_heads.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { radioRow } from "../shared/choices.js";
 import { LatestRequest } from "../shared/latest_request.js";
@@ -13,7 +15,7 @@ import { attentionBars } from "./attention_bars.js";
 import { stateSymbol } from "./candidate_table.js";
 import { displayState } from "./search_tree.js";
 
-/** @import { BeamNode, NodeAttention, Token, ViewContext } from "../../contract.d.ts" */
+/** @import { AttentionType, BeamNode, NodeAttention, Token, ViewContext } from "../../contract.d.ts" */
 /** @import { SearchTree } from "./search_tree.js" */
 
 export class NodePanel {
@@ -89,10 +91,10 @@ export class NodePanel {
     setChildren(
       this.bars,
       layers > 0 && h("p", { class: "step-name" }, "Step ", h("strong", {}, this.label)),
-      this.attentionBars("cross", "Cross-attention, over the source", attention.cross[layer], source, layer),
+      this.attentionBars("cross", `${ATTENTION_NAMES.cross}, over the source`, attention.cross[layer], source, layer),
       this.attentionBars(
         "decoder",
-        "Decoder self-attention, over the prefix",
+        `${ATTENTION_NAMES.decoder}, over the prefix`,
         attention.decoder[layer],
         attention.prefix,
         layer,
@@ -103,7 +105,7 @@ export class NodePanel {
   }
 
   /**
-   * @param {string} type
+   * @param {AttentionType} type
    * @param {string} title
    * @param {number[][] | undefined} heads
    * @param {Token[]} tokens
@@ -112,7 +114,9 @@ export class NodePanel {
   attentionBars(type, title, heads, tokens, layer) {
     if (!heads?.length) return [];
     const maxWidth = Math.max(280, this.bars.clientWidth - 8);
-    const color = (/** @type {number} */ head) => this.context.color(layer, head);
+    const [state, trace] = [this.context.store.get(), this.context.trace()];
+    const place = (/** @type {number} */ head) => (trace ? headPlace(state, trace.model, type, layer, head) : -1);
+    const color = (/** @type {number} */ head) => (place(head) < 0 ? "var(--ink-soft)" : paletteColor(place(head)));
     const frame = scrollable(title, attentionBars(heads, tokens, { label: `Step ${this.label}. ${title}.`, color, maxWidth }));
     frame.dataset.bars = type;
     return [h("h3", {}, title), frame];

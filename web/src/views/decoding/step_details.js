@@ -1,36 +1,29 @@
 /**
- * The details of a step: tokens shaded by attention, and the stages hidden state → logits → probabilities → token.
+ * The details of a step: tokens colored by attention, and the stages hidden state → logits → probabilities → token.
  */
 
 import { h } from "../../page/dom.js";
 import { formatFixed, formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { describeVector, fractionBar, vectorBars } from "../shared/bars.js";
+import { tokenChip, tokenRow } from "../shared/token_row.js";
 
 /** @import { BeamNode, NodeAttention, Token } from "../../contract.d.ts" */
 
 const MAX_CANDIDATES = 8;
 
 /**
- * Tokens in a row, shaded by their attention weights.
- * @param {Token[]} tokens @param {number[] | null} weights @param {string} label
+ * Tokens in a row, colored by their attention weights.
+ * @param {Token[]} tokens @param {number[] | null} weights @param {number} limit @param {string} label
  */
-export function tokenRow(tokens, weights, label) {
-  const largest = Math.max(1e-9, ...(weights ?? []));
-  return h(
-    "ol",
-    { class: "token-row", "aria-label": label },
-    tokens.map((token, index) => {
-      const weight = weights?.[index];
-      const chip = h("li", { class: token.special ? "chip special" : "chip" }, tokenLabel(token));
-      if (weight !== undefined) {
-        chip.style.setProperty("--shade", `${((70 * weight) / largest).toFixed(1)}%`);
-        chip.title = `attention weight ${formatFixed(weight, 3)}`;
-        chip.append(h("span", { class: "chip-number" }, formatFixed(weight)));
-      }
-      return chip;
-    }),
-  );
+export function attentionRow(tokens, weights, limit, label) {
+  const chips = tokens.map((token, index) => {
+    const value = weights?.[index];
+    const shown = value === undefined ? {} : { number: formatFixed(value), weight: { value, limit } };
+    const attributes = value === undefined ? {} : { title: `attention weight ${formatFixed(value, 3)}` };
+    return tokenChip({ text: tokenLabel(token), special: token.special, ...shown, attributes });
+  });
+  return tokenRow(label, chips);
 }
 
 /**

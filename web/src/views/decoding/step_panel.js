@@ -4,10 +4,12 @@
  * Both were computed for the step's parent node, so that is the node to load.
  */
 
+import { weightLimit } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
+import { weightLegend } from "../../page/colors/legend.js";
 import { LatestRequest } from "../shared/latest_request.js";
 import { showError, showLoading } from "../shared/placeholders.js";
-import { averageHeads, nextTokenStages, tokenRow } from "./step_details.js";
+import { attentionRow, averageHeads, nextTokenStages } from "./step_details.js";
 
 /** @import { BeamNode, NodeAttention, Token } from "../../contract.d.ts" */
 
@@ -60,14 +62,15 @@ export class StepPanel {
   draw(parent, chosen, source) {
     this.shown = parent;
     const hasSource = parent.cross.length > 0 || !startsWith(parent.prefix, source);
+    const [cross, self] = [averageHeads(parent.cross), averageHeads(parent.decoder)];
+    const limit = weightLimit([...(cross ?? []), ...(self ?? [])]);
     setChildren(
       this.input,
       this.label !== "" && h("p", { class: "step-name" }, "Step ", h("strong", {}, this.label)),
-      hasSource
-        ? [h("h3", {}, "Source"), tokenRow(source, averageHeads(parent.cross), "The source, shaded by attention")]
-        : null,
+      hasSource ? [h("h3", {}, "Source"), attentionRow(source, cross, limit, "The source, colored by attention")] : null,
       h("h3", {}, hasSource ? "Target so far" : "Text so far"),
-      tokenRow(parent.prefix, averageHeads(parent.decoder), "The generated tokens, shaded by attention"),
+      attentionRow(parent.prefix, self, limit, "The generated tokens, colored by attention"),
+      cross || self ? weightLegend(limit) : null,
     );
     setChildren(this.output, nextTokenStages(parent, chosen));
   }

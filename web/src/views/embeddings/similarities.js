@@ -5,24 +5,26 @@
 
 /** @import { ContextualVectors } from "../../contract" */
 
+import { signedLegend } from "../../page/colors/legend.js";
+import { paletteColor } from "../../page/colors/palette.js";
 import { h, s, setChildren } from "../../page/dom.js";
 import { formatFixed } from "../../page/format.js";
-import { heatmap, heatmapLegend, valueRange } from "../shared/heatmap.js";
 import { LineChart } from "../shared/line_chart.js";
+import { NumberMatrices, signedRange } from "../shared/number_matrix.js";
 import { scrollable } from "../shared/section.js";
 import { pairName } from "./sentences.js";
 
 const MAX_CHART_WIDTH = 520;
 
 export class Similarities {
-  /** @param {(pair: number) => string} color */
-  constructor(color) {
-    this.color = color;
+  constructor() {
+    this.matrices = new NumberMatrices();
     this.element = h("div", { class: "similarities" });
   }
 
   /** @param {ContextualVectors} vectors @param {string[]} groups @param {number} stage @param {string} word */
   show(vectors, groups, stage, word) {
+    this.matrices.destroy();
     const pairs = vectors.layers[0].groups;
     if (pairs.length === 0) {
       const text = "Give sentences that have a word in common: then its occurrences are compared here.";
@@ -55,7 +57,7 @@ export class Similarities {
       return {
         name,
         shortName: `${pair + 1}`,
-        color: this.color(pair),
+        color: paletteColor(pair),
         isDashed: first !== second,
         points,
         shown: points,
@@ -97,21 +99,20 @@ export class Similarities {
     const { cosines, name } = layers[stage];
     if (cosines.length < 2) return null;
     const label = (/** @type {number} */ index) => `${word} ${words[occurrences[index]].sentence + 1}`;
-    const [lowest, highest] = valueRange(cosines);
+    const { lowest, highest } = signedRange(cosines.flat());
     return h(
       "figure",
       { class: "cosine-matrix" },
       h("figcaption", {}, h("b", {}, `Every two occurrences, ${name}`)),
-      heatmap(cosines, {
+      this.matrices.add(cosines, {
         label: `The cosine similarity of every two occurrences of ${word}, ${name}.`,
         rowName: label,
         columnName: label,
-        labels: true,
+        describe: (row, column) => formatFixed(cosines[row][column], 4),
         limit: 1,
-        maxWidth: 330,
         maxHeight: 330,
       }),
-      heatmapLegend(Math.min(0, lowest), Math.max(highest, 1), 1),
+      signedLegend(Math.min(0, lowest), Math.max(highest, 1), 1),
     );
   }
 }

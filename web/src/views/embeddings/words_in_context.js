@@ -5,6 +5,7 @@
 /** @import { ContextualVectors, State, Trace, ViewContext } from "../../contract" */
 /** @import { Grouped, Sentence } from "./sentences.js" */
 
+import { paletteColor } from "../../page/colors/palette.js";
 import { h, s, setChildren, uniqueId } from "../../page/dom.js";
 import { dropDown } from "../shared/choices.js";
 import { LatestRequest } from "../shared/latest_request.js";
@@ -19,7 +20,7 @@ export class WordsInContext {
   /** @param {ViewContext} context */
   constructor(context) {
     this.context = context;
-    const { store, color } = context;
+    const { store } = context;
     this.requests = new LatestRequest();
     const id = uniqueId("sentences");
     this.lines = h("textarea", { id, rows: 8, maxlength: 20_000, spellcheck: "false" });
@@ -45,10 +46,10 @@ export class WordsInContext {
     this.stage = slider("Layer", 0, 0, 1, (stage) => store.set({ stage }));
     this.controls = h("div", { class: "controls" }, this.stage.element, this.word.element);
     this.status = h("div");
-    this.map = new WordMap((sentence) => color(0, sentence));
+    this.map = new WordMap(paletteColor);
     this.variance = h("p", { class: "note" });
     this.legend = h("ol", { class: "sentence-legend" });
-    this.similarities = new Similarities((pair) => color(1, pair));
+    this.similarities = new Similarities();
     this.figure = h(
       "div",
       { class: "word-figure" },
@@ -159,7 +160,7 @@ export class WordsInContext {
     const mark = s(
       "svg",
       { viewBox: "-8 -8 16 16", width: 16, height: 16, "aria-hidden": "true" },
-      s("path", { d: shape(group), style: { fill: this.context.color(0, index) } }),
+      s("path", { d: shape(group), style: { fill: paletteColor(index) } }),
     );
     return h("li", {}, mark, h("span", {}, h("b", {}, index + 1), ` ${text} `, h("small", { class: "soft" }, groups[group])));
   }
@@ -167,6 +168,7 @@ export class WordsInContext {
   leave() {
     this.requests.cancel();
     this.map.leave();
+    this.similarities.matrices.destroy();
   }
 
   /** The coordinates of all layers, as a table. @returns {(string | number)[][]} */

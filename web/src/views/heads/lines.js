@@ -1,6 +1,6 @@
 /**
  * Attention as lines between two columns of tokens: from the queries on the left to the keys on the right. Each head has
- * its color; the larger the weight, the thicker the line. While a token is pointed at or pinned, only its lines are strong.
+ * its color and dash pattern, by its place in the order of selection; the larger the weight, the thicker the line. While a token is pointed at or pinned, only its lines are strong.
  */
 
 /** @import { TokenGroup } from "../../page/tokens.js" */
@@ -8,7 +8,8 @@
 
 import { linkHorizontal } from "d3-shape";
 import { h, s, setChildren } from "../../page/dom.js";
-import { formatWeight } from "../../page/format.js";
+import { dashPattern, paletteColor } from "../../page/colors/palette.js";
+import { formatWeight, headName } from "../../page/format.js";
 import { labelSides } from "../../page/tokens.js";
 
 /** The number of lines drawn at most. */
@@ -35,7 +36,7 @@ export function linesPanel(options) {
   const drawing = h("div", { class: "lines" }, queryColumn, svg, keyColumn);
   const note = h("p", { class: "note", "data-role": "lines-note", "aria-live": "polite" });
   const element = h("div", { class: "lines-container" }, drawing, note);
-  /** @type {{ selection: Selection, colors: string[], threshold: number, pinned: Pin | null, rowHeight: number } | null} */
+  /** @type {{ selection: Selection, threshold: number, pinned: Pin | null, rowHeight: number } | null} */
   let shown = null;
   /** @type {Pin | null} */
   let pointed = null;
@@ -86,7 +87,7 @@ export function linesPanel(options) {
 
   function draw() {
     if (shown === null) return;
-    const { selection, colors, threshold, rowHeight } = shown;
+    const { selection, threshold, rowHeight } = shown;
     const pin = pointed ?? shown.pinned;
     const { lines, omitted, maxWeight } = largestWeights(selection, threshold, pin);
     drawnLines = lines;
@@ -100,10 +101,11 @@ export function linesPanel(options) {
       s("path", {
         d: curve({ source: [0, (query + 0.5) * rowHeight], target: [width, (key + 0.5) * rowHeight] }),
         fill: "none",
-        stroke: colors[head],
+        stroke: paletteColor(head),
+        "stroke-dasharray": dashPattern(head),
         "stroke-width": (0.8 + 5.2 * weight).toFixed(2),
         "stroke-opacity": (opacity * (0.16 + 0.8 * Math.sqrt(weight))).toFixed(3),
-        "stroke-linecap": "round",
+        "stroke-linecap": dashPattern(head) === "none" ? "round" : "butt",
       });
     const faint = pin === null ? [] : largestWeights(selection, threshold, null).lines.slice(0, MAX_FAINT_LINES);
     setChildren(
@@ -133,7 +135,7 @@ export function linesPanel(options) {
    */
   function showWeights(pin) {
     if (shown === null) return;
-    const { selection, colors, threshold } = shown;
+    const { selection, threshold } = shown;
     for (const column of [queryColumn, keyColumn])
       for (const weights of column.querySelectorAll(".weights")) weights.replaceChildren();
     if (pin === null) return;
@@ -150,8 +152,10 @@ export function linesPanel(options) {
       else {
         container?.append(
           ...weights.map((weight, head) => {
-            const swatch = h("span", { class: "swatch", title: formatWeight(weight) });
-            swatch.style.backgroundColor = colors[head];
+            const { layer, head: number } = selection.overlaid[head];
+            const title = `${headName(layer, number)}: ${formatWeight(weight)}`;
+            const swatch = h("span", { class: "swatch", title });
+            swatch.style.backgroundColor = paletteColor(head);
             swatch.style.opacity = String(Math.max(0.06, Math.sqrt(weight)));
             return swatch;
           }),
@@ -192,14 +196,13 @@ export function linesPanel(options) {
     element,
     /**
      * @param {Selection} selection
-     * @param {string[]} colors of the heads
      * @param {number} threshold
      * @param {Pin | null} pinned
      */
-    show(selection, colors, threshold, pinned) {
+    show(selection, threshold, pinned) {
       const count = Math.max(selection.rows.length, selection.columns.length);
       const rowHeight = count <= 40 ? 28 : count <= 120 ? 22 : 18;
-      shown = { selection, colors, threshold, pinned, rowHeight };
+      shown = { selection, threshold, pinned, rowHeight };
       const labels = JSON.stringify([
         selection.rows.map((row) => row.label),
         selection.columns.map((column) => column.label),

@@ -9,6 +9,8 @@
 
 import { cssVariable, h, setChildren } from "../../page/dom.js";
 import { formatPercent, headName } from "../../page/format.js";
+import { paletteColor } from "../../page/colors/palette.js";
+import { headKey } from "./weighted_sum.js";
 
 const IMAGE_SIZE = 224;
 
@@ -28,10 +30,10 @@ export function patchPanel(pin) {
     /**
      * @param {Trace} trace
      * @param {Selection} selection
-     * @param {string[]} colors
+     * @param {number} limit the weight that has the full color
      * @param {Pin | null} pinned
      */
-    show(trace, selection, colors, pinned) {
+    show(trace, selection, limit, pinned) {
       const { grid } = trace;
       element.hidden = grid === undefined || selection.pooled > 1;
       if (grid === undefined || element.hidden) return;
@@ -66,7 +68,7 @@ export function patchPanel(pin) {
               "aria-label": `${headName(layer, head)}: attended patches; arrow keys move the query patch`,
             });
             const weights = selection.columns.map((_, column) => matrix.values[row * matrix.columns + column]);
-            paintPatches(canvas, image, grid, weights, selection, firstPatch, colors[index], query);
+            paintPatches(canvas, image, grid, weights, selection, { firstPatch, color: paletteColor(index), limit, query });
             /** @param {number} patchRow @param {number} patchColumn */
             const pinPatch = (patchRow, patchColumn) => {
               if (patchRow < 0 || patchColumn < 0 || patchRow >= grid.rows || patchColumn >= grid.columns) return;
@@ -89,7 +91,7 @@ export function patchPanel(pin) {
               const patch = Math.max(0, query - firstPatch);
               pinPatch(Math.floor(patch / grid.columns) + move[0], (patch % grid.columns) + move[1]);
             });
-            return h("figure", {}, canvas, h("figcaption", {}, headName(layer, head)));
+            return h("figure", {}, canvas, h("figcaption", {}, headKey(headName(layer, head), index)));
           }),
         );
       repaint = paint;
@@ -102,7 +104,7 @@ export function patchPanel(pin) {
         const weight = formatPercent(matrix.values[row * matrix.columns + best]);
         return `${headName(layer, head)}: most on ${selection.columns[best]?.label}, ${weight}`;
       });
-      summary.textContent = `The framed patch is the query; the brighter a patch, the larger its weight. ${largest.join(". ")}.`;
+      summary.textContent = `The framed patch is the query; the stronger the color of a patch, the larger its weight, up to ${formatPercent(limit)}. ${largest.join(". ")}.`;
     },
   };
 }
@@ -113,11 +115,10 @@ export function patchPanel(pin) {
  * @param {{ rows: number, columns: number }} grid
  * @param {number[]} weights of the columns
  * @param {Selection} selection
- * @param {number} firstPatch the position of the first patch, after the special tokens
- * @param {string} color
- * @param {number} query the position of the query
+ * @param {{ firstPatch: number, color: string, limit: number, query: number }} options the positions of the first patch,
+ *   after the special tokens, and of the query; the head's color, and the weight that has it in full
  */
-function paintPatches(canvas, image, grid, weights, selection, firstPatch, color, query) {
+function paintPatches(canvas, image, grid, weights, selection, { firstPatch, color, limit, query }) {
   const context = canvas.getContext("2d");
   if (context === null) return;
   const [width, height] = [canvas.width / grid.columns, canvas.height / grid.rows];
@@ -126,13 +127,11 @@ function paintPatches(canvas, image, grid, weights, selection, firstPatch, color
   context.imageSmoothingEnabled = false;
   context.globalAlpha = 0.55;
   if (image.complete && image.naturalWidth > 0) context.drawImage(image, 0, 0, canvas.width, canvas.height);
-  const patchWeights = selection.columns.map((column, index) => (column.tokens[0] < firstPatch ? 0 : weights[index]));
-  const maxWeight = Math.max(...patchWeights, 1e-6);
   context.fillStyle = color;
   selection.columns.forEach((column, index) => {
     const patch = column.tokens[0] - firstPatch;
     if (patch < 0) return;
-    context.globalAlpha = 0.9 * Math.sqrt(weights[index] / maxWeight);
+    context.globalAlpha = 0.9 * Math.sqrt(Math.min(1, weights[index] / limit));
     context.fillRect(...corner(patch), width, height);
   });
   context.globalAlpha = 1;

@@ -5,6 +5,7 @@
 /** @import { AttentionType, Matrix, Source, State, Trace } from "../../contract" */
 /** @import { TokenGroup } from "../../page/tokens.js" */
 
+import { selectedHeads } from "../../page/selected_heads.js";
 import {
   aggregate,
   groupNeighbors,
@@ -26,7 +27,7 @@ const CLEAR_WEIGHT = 0.6;
  * @property {TokenGroup[]} rows
  * @property {TokenGroup[]} columns
  * @property {HeadMatrix} main the one shown as a matrix
- * @property {HeadMatrix[]} overlaid those drawn as lines
+ * @property {HeadMatrix[]} overlaid those drawn as lines, in the order of their selection
  * @property {number} pooled the number of tokens behind a row or column
  */
 
@@ -39,7 +40,7 @@ const CLEAR_WEIGHT = 0.6;
  */
 export async function select(source, trace, state) {
   const main = { layer: state.layer, head: state.average_heads ? /** @type {"mean"} */ ("mean") : state.head };
-  const overlaid = overlaidHeads(state, trace);
+  const overlaid = selectedHeads(state, trace.model);
   const [mainMatrix, ...matrices] = await Promise.all(
     [main, ...overlaid].map(({ layer, head }) => source.matrix(trace.id, state.attention_type, layer, head)),
   );
@@ -52,22 +53,6 @@ export async function select(source, trace, state) {
     overlaid: overlaid.map((each, index) => ({ ...each, matrix: grouped(matrices[index]) })),
     pooled: mainMatrix.pooled,
   };
-}
-
-/**
- * The heads whose lines are drawn: the overlaid ones, or else the selected one.
- * @param {State} state
- * @param {Trace} trace
- * @returns {{ layer: number, head: number | "mean" }[]}
- */
-function overlaidHeads(state, trace) {
-  const spec = trace.model.attention.find((each) => each.attention_type === state.attention_type);
-  if (state.average_heads) return [{ layer: state.layer, head: "mean" }];
-  const heads = state.heads
-    .map((name) => name.split(".").map(Number))
-    .filter(([layer, head]) => spec !== undefined && layer < spec.layers && head < spec.heads)
-    .map(([layer, head]) => ({ layer, head }));
-  return heads.length === 0 ? [{ layer: state.layer, head: state.head }] : heads;
 }
 
 /**

@@ -7,10 +7,12 @@
 /** @import { Matrix, State, Trace, ViewContext } from "../../contract" */
 /** @import { Head, MeasuredHeads } from "./roles/measured.js" */
 
-import { currentTheme } from "../../page/color.js";
+import { currentTheme, hexToRgb, textColor, weightLimit } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatPercent, headName } from "../../page/format.js";
 import { paintPixels } from "../../page/matrix_painter.js";
+import { paletteColor } from "../../page/colors/palette.js";
+import { headPlace } from "../../page/selected_heads.js";
 import { aggregate } from "../../page/tokens.js";
 import { addTooltip } from "../../page/tooltip.js";
 import { causalMask, groupRowsAndColumns } from "./selection.js";
@@ -196,8 +198,8 @@ export function thumbnailGrid(context) {
   /** @param {Element} cell */
   const selectIn = (cell) => /** @type {HTMLElement} */ (cell.querySelector(".select-head"));
 
-  /** @param {State} state */
-  function mark(state) {
+  /** @param {State} state @param {Trace} trace */
+  function mark(state, trace) {
     const selected = `${state.layer}.${state.head}`;
     for (const cell of [...cells.values()].flatMap((each) => each.querySelector(".thumbnail") ?? [])) {
       const select = /** @type {HTMLElement} */ (cell.querySelector(".select-head"));
@@ -210,8 +212,11 @@ export function thumbnailGrid(context) {
       cell.classList.toggle("overlaid", isOverlaid);
       select.setAttribute("aria-pressed", String(isSelected));
       overlay.setAttribute("aria-pressed", String(isOverlaid));
-      overlay.textContent = isOverlaid ? "✓" : "+";
-      overlay.style.setProperty("--head-color", context.color(layer, head));
+      const place = isOverlaid ? headPlace(state, trace.model, state.attention_type, layer, head) : -1;
+      const color = place < 0 ? "" : paletteColor(place);
+      overlay.textContent = place < 0 ? "+" : String(place + 1);
+      overlay.style.backgroundColor = color;
+      overlay.style.color = color && textColor(hexToRgb(color));
       if (!grid.contains(document.activeElement)) select.tabIndex = name === selected ? 0 : -1;
     }
     if (grid.querySelector('button.select-head[tabindex="0"]') === null)
@@ -251,7 +256,7 @@ export function thumbnailGrid(context) {
       const byLayer = measured?.measure(state.sort_heads) === undefined && heads.length === cells.size;
       arrange(heads, byLayer ? spec.heads : Math.min(spec.heads, MAX_COLUMNS), byLayer);
       label(state.sort_heads, byLayer);
-      mark(state);
+      mark(state, trace);
       const key = JSON.stringify([
         trace.id,
         state.attention_type,
@@ -267,7 +272,7 @@ export function thumbnailGrid(context) {
       finished = Promise.all(layers).then(
         (loaded) => {
           if (key !== requested) return;
-          maxWeight = colorLimit(loaded.flat());
+          maxWeight = weightLimit(loaded.flat().flatMap(({ values }) => values.reduce((a, b) => Math.max(a, b), 0)));
           loaded.forEach((matrices, layer) =>
             matrices.forEach((matrix, head) =>
               paint(cells.get(`${layer}.${head}`), matrix, state, trace, maxWeight),
@@ -302,17 +307,6 @@ function paint(cell, matrix, state, trace, maxWeight) {
   if (!canvas) return;
   const { rows, columns } = groupRowsAndColumns(trace, state, matrix.pooled);
   const grouped = matrix.pooled > 1 ? matrix : aggregate(matrix, rows, columns);
-  paintPixels(canvas, { matrix: grouped, maxWeight, isMasked: causalMask(state.attention_type, rows, columns) });
+  paintPixels(canvas, { matrix: grouped, scale: "weight", limit: maxWeight, isMasked: causalMask(state.attention_type, rows, columns) });
   canvas.dataset.pooled = String(matrix.pooled);
-}
-
-/**
- * The weight that has the last color: 1, so that heads can be compared, or the largest weight if all are small, as in a
- * long text.
- * @param {Matrix[]} matrices
- */
-function colorLimit(matrices) {
-  let largest = 0;
-  for (const { values } of matrices) for (const value of values) if (value > largest) largest = value;
-  return largest >= 0.25 || largest === 0 ? 1 : Number(largest.toPrecision(2));
 }

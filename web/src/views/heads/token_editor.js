@@ -6,6 +6,7 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { tokenLabel } from "../../page/tokens.js";
+import { tokenChip } from "../shared/token_row.js";
 
 /** Texts with more tokens are edited in the playground. */
 const MAX_TOKENS = 80;
@@ -37,17 +38,17 @@ export function tokenEditor(context) {
       row,
       trace.source.map((token, position) =>
         token.special
-          ? h("span", { class: "token special" }, h("span", { class: "token-text" }, tokenLabel(token)))
-          : h(
-              "button",
+          ? tokenChip({ text: tokenLabel(token), special: true })
+          : tokenChip(
               {
-                type: "button",
-                class: "token",
-                "data-position": position,
-                "aria-label": `Edit ${tokenLabel(token)}`,
-                onclick: () => edit(trace, position),
+                text: tokenLabel(token),
+                attributes: {
+                  "data-position": position,
+                  "aria-label": `Edit ${tokenLabel(token)}`,
+                  onclick: () => edit(trace, position),
+                },
               },
-              tokenLabel(token),
+              "button",
             ),
       ),
     );

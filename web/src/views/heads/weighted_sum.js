@@ -4,8 +4,9 @@
 
 /** @import { Selection } from "./selection.js" */
 
-import { h } from "../../page/dom.js";
+import { h, s } from "../../page/dom.js";
 import { formatWeight, headName } from "../../page/format.js";
+import { dashPattern, paletteColor } from "../../page/colors/palette.js";
 
 /** Terms that are written out. */
 const MAX_TERMS = 7;
@@ -40,10 +41,10 @@ export function weightedSums(selection, row) {
 /**
  * @param {string} query
  * @param {WeightedSum} sum
- * @param {string} color
+ * @param {number} place of the head in the order of selection
  * @returns {HTMLElement}
  */
-export function weightedSumLine(query, { name, terms, restWeight, restCount }, color) {
+export function weightedSumLine(query, { name, terms, restWeight, restCount }, place) {
   const written = terms.flatMap(({ label, weight }, index) => {
     const term = h(
       "span",
@@ -57,7 +58,7 @@ export function weightedSumLine(query, { name, terms, restWeight, restCount }, c
   return h(
     "p",
     { class: "weighted-sum", "data-sum": name },
-    headKey(name, color),
+    headKey(name, place),
     h("span", { class: "query-token" }, query),
     " = ",
     written,
@@ -68,12 +69,16 @@ export function weightedSumLine(query, { name, terms, restWeight, restCount }, c
 }
 
 /**
- * A head's name with its color.
+ * A head's place, a piece of its lines, and its name.
  * @param {string} name
- * @param {string} color
+ * @param {number} place in the order of selection
  */
-export function headKey(name, color) {
-  const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
-  swatch.style.backgroundColor = color;
-  return h("span", { class: "head-key" }, swatch, name);
+export function headKey(name, place) {
+  const line = { x1: 0, x2: 34, y1: 5, y2: 5, stroke: paletteColor(place), "stroke-width": 5 };
+  const sample = s(
+    "svg",
+    { class: "line-sample", width: 34, height: 10, "aria-hidden": "true" },
+    s("line", { ...line, "stroke-dasharray": dashPattern(place) }),
+  );
+  return h("span", { class: "head-key", "data-place": place }, h("b", {}, place + 1), sample, name);
 }

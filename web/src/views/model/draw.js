@@ -9,13 +9,13 @@ import { cssVariable, s } from "../../page/dom.js";
 import { formatCount, truncate } from "../../page/format.js";
 import { NARROW } from "./layout.js";
 
-/** The color (a CSS variable) and the name of each kind of module. */
+/** The color (a CSS variable) and the name of each kind of module, as links to the glossary. */
 export const KINDS = /** @type {Record<string, [string, string]>} */ ({
-  attention: ["--module-attention", "attention"],
-  "feed-forward": ["--module-feed-forward", "feed-forward"],
-  norm: ["--module-norm", "norm"],
-  input: ["--module-input", "embedding"],
-  output: ["--module-output", "output"],
+  attention: ["--module-attention", "[[attention]]"],
+  "feed-forward": ["--module-feed-forward", "[[feed-forward|feed-forward network]]"],
+  norm: ["--module-norm", "[[norm|layer norm]]"],
+  input: ["--module-input", "[[embedding]]"],
+  output: ["--module-output", "[[output|output projection]]"],
 });
 
 /**

@@ -8,7 +8,7 @@ import { h, setChildren } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatCount, formatPercent, formatWeight, headName } from "../../page/format.js";
 import { queriesAndKeys, queryLabel, tokenLabel } from "../../page/tokens.js";
 import { dropDown } from "../shared/choices.js";
-import { heatmap } from "../shared/heatmap.js";
+import { NumberMatrices } from "../shared/number_matrix.js";
 import { LatestRequest } from "../shared/latest_request.js";
 import { showError } from "../shared/placeholders.js";
 import { section } from "../shared/section.js";
@@ -39,6 +39,7 @@ export class ModelUse {
       this.threshold.element,
     );
     this.answer = h("p", { role: "status" });
+    this.matrices = new NumberMatrices();
     this.drawing = h("div");
     this.element = section(
       "Used by this model",
@@ -150,6 +151,7 @@ export class ModelUse {
         return weight(row, column) > 0 ? MASKED_VALUE : null;
       }),
     );
+    this.matrices.destroy();
     return void setChildren(
       this.drawing,
       h(
@@ -159,7 +161,7 @@ export class ModelUse {
         swatch(MASKED_VALUE, "allowed, but not used"),
         swatch(null, "no weight: not allowed, or nearly 0"),
       ),
-      heatmap(cells, {
+      this.matrices.add(cells, {
         label: `${where}: ${used} used pairs of ${layer.pairs} allowed ones.`,
         rowName: (row) => (queries[row] ? queryLabel(queries[row]) : `query ${row}`),
         columnName: (column) => (keys[column] ? tokenLabel(keys[column]) : `key ${column}`),
@@ -167,9 +169,7 @@ export class ModelUse {
           weight(row, column) === 0
             ? "no weight"
             : `${isUsed(row, column) ? "used" : "not used"}, weight ${formatWeight(weight(row, column))}`,
-        labels: true,
         limit: 1,
-        maxWidth: 460,
         maxHeight: 460,
       }),
     );

@@ -4,11 +4,11 @@
  */
 
 /** @import { ModelPatterns, Patterns } from "../../contract" */
+/** @import { NumberMatrices } from "../shared/number_matrix.js" */
 
+import { colorCell } from "../../page/colors/scales.js";
 import { h } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatCount, formatNumber, formatPercent } from "../../page/format.js";
-import { divergingColor, toCss } from "../shared/diverging_colors.js";
-import { heatmap } from "../shared/heatmap.js";
 
 /** What a color stands for: a positive number is blue, a negative one orange, and none gray. */
 export const MASKED_VALUE = -0.22;
@@ -16,8 +16,8 @@ const DRAWING_SIZE = 260;
 
 /** @typedef {Patterns["patterns"][number]} Pattern */
 
-/** @param {Patterns} patterns @param {Pattern} pattern @param {ModelPatterns | null} ofModel */
-export function patternCard(patterns, pattern, ofModel) {
+/** @param {NumberMatrices} matrices @param {Patterns} patterns @param {Pattern} pattern @param {ModelPatterns | null} ofModel */
+export function patternCard(matrices, patterns, pattern, ofModel) {
   const { dense, block } = patterns;
   const { name, blocks, full_blocks, all_blocks, pairs, computed_pairs } = pattern;
   return h(
@@ -25,7 +25,7 @@ export function patternCard(patterns, pattern, ofModel) {
     { class: "panel pattern-card", "data-pattern": name },
     h("h3", {}, name, " ", h("code", {}, pattern.pattern)),
     h("p", {}, pattern.description),
-    drawing(patterns, pattern),
+    drawing(matrices, patterns, pattern),
     h(
       "dl",
       { class: "pattern-numbers" },
@@ -62,12 +62,13 @@ export function regionLegend() {
 
 /** @param {number | null} value @param {string} text */
 export function swatch(value, text) {
-  const color = toCss(divergingColor(value, 1));
-  return h("li", {}, h("span", { class: "swatch", style: { background: color }, "aria-hidden": "true" }), text);
+  const mark = h("span", { class: "swatch", "aria-hidden": "true" });
+  if (value !== null) colorCell(mark, "signed", value, 1); // else it has the gray of its style
+  return h("li", {}, mark, text);
 }
 
-/** @param {Patterns} patterns @param {Pattern} pattern */
-function drawing({ request, cell, block }, { name, cells, tiles, pairs, blocks }) {
+/** @param {NumberMatrices} matrices @param {Patterns} patterns @param {Pattern} pattern */
+function drawing(matrices, { request, cell, block }, { name, cells, tiles, pairs, blocks }) {
   const tileOf = (/** @type {number} */ row, /** @type {number} */ column) =>
     tiles[Math.floor((row * cell) / block)][Math.floor((column * cell) / block)];
   const width = (/** @type {number} */ index) => Math.min(cell, request.length - index * cell);
@@ -81,7 +82,7 @@ function drawing({ request, cell, block }, { name, cells, tiles, pairs, blocks }
   );
   const position = (/** @type {string} */ kind) => (/** @type {number} */ index) =>
     cell === 1 ? `${kind} ${index}` : `${kind === "query" ? "queries" : "keys"} ${index * cell}–${index * cell + width(index) - 1}`;
-  return heatmap(values, {
+  return matrices.add(values, {
     label: `The pattern ${name}: ${pairs} allowed pairs in ${blocks} blocks.`,
     rowName: position("query"),
     columnName: position("key"),
@@ -91,7 +92,6 @@ function drawing({ request, cell, block }, { name, cells, tiles, pairs, blocks }
       }
       return tileOf(row, column) > 0 ? "computed, but masked" : "skipped";
     },
-    maxWidth: DRAWING_SIZE,
     maxHeight: DRAWING_SIZE,
     limit: 1,
   });

@@ -8,7 +8,7 @@ import { h } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { addTooltip } from "../../page/tooltip.js";
-import { rowFocus } from "../shared/roving_focus.js";
+import { tokenChip, tokenRow } from "../shared/token_row.js";
 
 /**
  * The target tokens; those of the prompt have no probability.
@@ -24,15 +24,15 @@ export function outputTokens(trace) {
   }));
 }
 
-/** @param {Trace} trace */
-export function tokenRow(trace) {
+/** The output, token by token. @param {Trace} trace */
+export function outputRow(trace) {
   const shown = outputTokens(trace).filter(({ generated, token }) => generated !== null || !token.special);
-  const row = h("div", { class: "tokens", role: "group", "aria-label": "The output, token by token" });
-  shown.forEach(({ token, generated, position }) => {
-    row.append(generated === null ? promptChip(token) : generatedChip(tokenLabel(token), generated, position));
-  });
-  rowFocus(row);
-  return row;
+  const chips = shown.map(({ token, generated, position }) =>
+    generated === null
+      ? tokenChip({ text: tokenLabel(token), number: "prompt", attributes: { class: "prompt" } })
+      : generatedChip(tokenLabel(token), generated, position),
+  );
+  return tokenRow("The output, token by token", chips);
 }
 
 /**
@@ -96,36 +96,16 @@ function probabilityBar(label, probability, isChosen = false) {
   );
 }
 
-/** @param {Token} token */
-function promptChip(token) {
-  return h(
-    "span",
-    { class: "token prompt" },
-    h("span", { class: "token-text" }, tokenLabel(token)),
-    h("span", { class: "probability" }, "prompt"),
-  );
-}
-
 /**
  * @param {string} text
  * @param {GeneratedToken} generated
  * @param {number} position
  */
 function generatedChip(text, generated, position) {
-  const { probability } = generated;
-  const chip = h(
-    "button",
-    {
-      type: "button",
-      class: generated.token.special ? "token special" : "token",
-      "data-position": position,
-      "data-probability": probability,
-    },
-    h("span", { class: "token-text" }, text),
-    " ",
-    h("span", { class: "probability" }, formatPercent(probability)),
-  );
-  chip.style.setProperty("--probability", probability.toFixed(4));
+  const { probability, token } = generated;
+  const number = formatPercent(probability);
+  const attributes = { "data-position": position };
+  const chip = tokenChip({ text, special: token.special, number, probability, attributes }, "button");
   addTooltip(chip, () => alternatives(generated));
   return chip;
 }

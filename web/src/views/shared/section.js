@@ -3,12 +3,18 @@
  */
 
 import { h } from "../../page/dom.js";
+import { linkTerms } from "../../page/glossary/links.js";
 
 /** @import { Child } from "../../page/dom.js" */
 
-/** @param {Child} title @param {Child} description @param {(Child | Child[])[]} children */
+/**
+ * @param {Child} title
+ * @param {string | Element} description a text may link to the glossary: [[softmax]]
+ * @param {(Child | Child[])[]} children
+ */
 export function section(title, description, ...children) {
-  return h("section", { class: "section" }, h("h2", {}, title), h("p", { class: "note" }, description), ...children);
+  const note = h("p", { class: "note" }, typeof description === "string" ? linkTerms(description) : description);
+  return h("section", { class: "section" }, h("h2", {}, title), note, ...children);
 }
 
 /**

@@ -4,17 +4,18 @@
 
 /** @import { GeneratedToken, Trace } from "../../contract" */
 
+import { probabilityLegend } from "../../page/colors/legend.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
 import { firstGenerated, stepLabel, tokenLabel } from "../../page/tokens.js";
-import { rowFocus } from "../shared/roving_focus.js";
+import { tokenChip, tokenRow } from "../shared/token_row.js";
 
 export class Choice {
   /** @param {(position: number) => void} onPosition @param {(contrast: string) => void} onContrast */
   constructor(onPosition, onContrast) {
     this.onPosition = onPosition;
     this.onContrast = onContrast;
-    this.steps = h("div", { class: "tokens", role: "group", "aria-label": "The steps of the decoder" });
+    this.steps = h("div", {});
     this.alternatives = h("div", { class: "alternatives" });
     this.input = h("input", { type: "text", maxlength: 200, autocomplete: "off", spellcheck: "false" });
     const submit = (/** @type {Event} */ event) => {
@@ -53,33 +54,18 @@ export class Choice {
   drawSteps(trace) {
     const first = firstGenerated(trace);
     const given = trace.request.prefix_tokens?.length ?? 0;
-    setChildren(
-      this.steps,
-      trace.generated.map((generated, index) =>
-        this.step(trace.target[first + index - 1], generated, first + index, index < given),
-      ),
+    const chips = trace.generated.map((generated, index) =>
+      this.step(trace.target[first + index - 1], generated, first + index, index < given),
     );
-    rowFocus(this.steps);
+    setChildren(this.steps, tokenRow("The steps of the decoder", chips), probabilityLegend());
   }
 
   /** @param {Trace["target"][number]} read @param {GeneratedToken} generated @param {number} position @param {boolean} given */
   step(read, { token, probability }, position, given) {
-    const button = h(
-      "button",
-      {
-        type: "button",
-        class: token.special ? "token special" : "token",
-        "aria-pressed": "false",
-        "data-position": position,
-        "data-probability": probability,
-        onclick: () => this.onPosition(position),
-      },
-      h("span", { class: "token-text" }, stepLabel(read, token)),
-      " ",
-      h("span", { class: "probability" }, formatPercent(probability), given ? ", given" : ""),
-    );
-    button.style.setProperty("--probability", probability.toFixed(4));
-    return button;
+    const number = `${formatPercent(probability)}${given ? ", given" : ""}`;
+    const onclick = () => this.onPosition(position);
+    const attributes = { "aria-pressed": "false", "data-position": position, onclick };
+    return tokenChip({ text: stepLabel(read, token), special: token.special, number, probability, attributes }, "button");
   }
 
   /** @param {GeneratedToken | undefined} generated */

@@ -5,15 +5,12 @@
 
 /** @import { AttentionType, Contrast, ModelSummary } from "../../contract" */
 
+import { colorCell } from "../../page/colors/scales.js";
 import { h, setChildren } from "../../page/dom.js";
-import { formatChange } from "../../page/format.js";
-import { divergingColor, textColor, toCss } from "../shared/diverging_colors.js";
-import { heatmapLegend } from "../shared/heatmap.js";
+import { attentionInStack, capitalize, feedForwardLabel, formatChange, headLabel } from "../../page/format.js";
+import { signedLegend } from "../../page/colors/legend.js";
+import { headTable } from "../shared/head_table.js";
 import { moveInTable } from "../shared/roving_focus.js";
-import { feedForwardLabel, headLabel } from "./names.js";
-
-/** @type {Record<AttentionType, string>} */
-const COLUMNS = { encoder: "self-attention", decoder: "self-attention", cross: "cross-attention" };
 
 export class EffectMap {
   /** @param {(type: AttentionType, layer: number, head: number) => void} onHead */
@@ -42,9 +39,7 @@ export class EffectMap {
     const limit = Math.max(1e-9, ...[...changes.values()].map(Math.abs));
     for (const [name, { cell, name: label }] of this.cells) {
       const change = changes.get(name);
-      const color = change === undefined ? null : divergingColor(-change, limit);
-      cell.style.backgroundColor = color ? toCss(color) : "";
-      cell.style.color = color ? textColor(color) : "";
+      colorCell(cell, "signed", change === undefined ? null : -change, limit);
       const text = change === undefined ? "…" : formatChange(change);
       setChildren(cell, text);
       cell.setAttribute("aria-label", `${text} without ${label}`);
@@ -54,7 +49,7 @@ export class EffectMap {
     setChildren(
       this.legend,
       `speaks for “${other}”: without it the margin rises `,
-      heatmapLegend(-limit, limit, limit, [formatChange(limit), formatChange(-limit)]),
+      signedLegend(-limit, limit, limit, [formatChange(limit), formatChange(-limit)]),
       ` speaks for “${written}”: without it the margin falls. The numbers are the changes of the margin.`,
     );
   }
@@ -76,33 +71,13 @@ export class EffectMap {
 
   /** @param {"encoder" | "decoder"} stack @param {ModelSummary["attention"]} specs */
   table(stack, specs) {
-    const groups = specs.map((spec) => h("th", { scope: "colgroup", colspan: spec.heads }, COLUMNS[spec.attention_type]));
-    const numbers = specs.flatMap((spec) =>
-      Array.from({ length: spec.heads }, (_, head) =>
-        h("th", { scope: "col", class: head === 0 ? "group-start" : "" }, `${head + 1}`),
-      ),
-    );
-    const header = [
-      h("tr", {}, h("td"), groups, h("th", { scope: "colgroup" }, "feed-forward")),
-      h("tr", {}, h("td"), numbers, h("td", { class: "group-start" })),
-    ];
-    const rows = Array.from({ length: specs[0].layers }, (_, layer) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, `layer ${layer + 1}`),
-        specs.flatMap((spec) =>
-          Array.from({ length: spec.heads }, (_each, head) => this.headCell(spec.attention_type, layer, head)),
-        ),
-        this.feedForwardCell(stack, layer),
-      ),
-    );
-    return h(
-      "div",
-      { class: "head-table" },
-      h("h3", {}, stack === "encoder" ? "Encoder" : "Decoder"),
-      h("div", { class: "scrollable" }, h("table", {}, h("thead", {}, header), h("tbody", {}, rows))),
-    );
+    const groups = specs.map(({ attention_type: type, heads }) => ({
+      title: attentionInStack(type),
+      columns: Array.from({ length: heads }, (_, head) => `${head + 1}`),
+      cell: (/** @type {number} */ layer, /** @type {number} */ head) => this.headCell(type, layer, head),
+    }));
+    const networks = { title: "feed-forward", columns: [""], cell: (/** @type {number} */ layer) => this.feedForwardCell(stack, layer) };
+    return headTable(capitalize(stack), specs[0].layers, [...groups, networks]);
   }
 
   /** @param {AttentionType} type @param {number} layer @param {number} head */
@@ -116,7 +91,7 @@ export class EffectMap {
       onclick: () => this.onHead(type, layer, head),
     });
     this.cells.set(name, { cell, name: headLabel({ attention_type: type, layer, head }) });
-    return h("td", { class: head === 0 ? "group-start" : "" }, cell);
+    return cell;
   }
 
   /** @param {"encoder" | "decoder"} stack @param {number} layer */
@@ -124,7 +99,7 @@ export class EffectMap {
     const name = `${stack}.${layer}.feed-forward`;
     const cell = h("span", { class: "effect", role: "img", "data-effect": name });
     this.cells.set(name, { cell, name: feedForwardLabel({ stack, layer }) });
-    return h("td", { class: "group-start" }, cell);
+    return cell;
   }
 }
 

@@ -4,6 +4,7 @@
 
 /** @import { Lens, LensCell, Source, Trace } from "../../contract" */
 
+import { probabilityLegend } from "../../page/colors/legend.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatCount, formatFixed, formatPercent } from "../../page/format.js";
 import { firstGenerated, stepLabel, tokenLabel } from "../../page/tokens.js";
@@ -33,13 +34,14 @@ export class Layers {
     });
     this.pages = h("div", { class: "controls", "data-no-export": true });
     this.table = h("div", {});
+    this.legend = h("div", {}, probabilityLegend(), h("p", { class: "note" }, "The color is the probability of the token that was written in the end."));
     this.table.addEventListener("keydown", moveInTable);
     this.details = h("div", { class: "lens-details", role: "status" });
     this.element = section(
       "Layers",
-      "What would each layer write, if the layers after it did nothing? The residual stream after the layer goes through " +
-        "the decoder’s final norm (if it has one) and the output projection, as that of the last layer does; this is the " +
-        "logit lens. Rank 1 is the likeliest token. Early layers were never trained to be read in this way.",
+      "What would each layer write, if the layers after it did nothing? The [[residual stream]] after the layer goes through " +
+        "the decoder’s final norm (if it has one) and the [[output projection]], as that of the last layer does; this is the " +
+        "[[logit lens]]. Rank 1 is the likeliest token. Early layers were never trained to be read in this way.",
       h("div", { class: "controls", "data-no-export": true }, this.measureRow.element),
       this.pages,
       this.table,
@@ -118,7 +120,7 @@ export class Layers {
       ),
     );
     const table = h("table", { class: "lens" }, h("thead", {}, header), h("tbody", {}, rows));
-    setChildren(this.table, scrollable("What each layer would write in every step", table));
+    setChildren(this.table, scrollable("What each layer would write in every step", table), this.legend);
     this.table.querySelector("button")?.setAttribute("tabindex", "0");
   }
 

@@ -8,6 +8,7 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { formatFixed } from "../../page/format.js";
+import { linkTerms } from "../../page/glossary/links.js";
 import { stepLabel, tokenLabel } from "../../page/tokens.js";
 import { hasHeads } from "../shared/heads.js";
 import { section } from "../shared/section.js";
@@ -19,7 +20,7 @@ import { describeCauses, describeChoice } from "./summary.js";
 /** Words that are drawn. */
 const MAX_WORDS = 100;
 const NO_TRANSFORMER =
-  "This model is no Transformer: it has no heads and feed-forward networks to switch off, and its logits are no sum of " +
+  "This model is no Transformer: it has no heads and feed-forward networks to ablate, and its logits are no sum of " +
   "their contributions. So only the probabilities of the two tokens are shown.";
 
 export class Results {
@@ -41,22 +42,22 @@ export class Results {
     this.causes = h("div", { class: "answer causes", role: "status" });
     this.words = h("div", { class: "word-bars" });
     this.parts = h("div", {});
-    this.partsNote = h("p", { class: "note" });
+    this.partsNote = h("span");
     this.parted = h(
       "div",
       {},
       section(
         "Without a head or a feed-forward network",
-        "Each is switched off on its own (its output replaced by zeros), and the step is computed again. The numbers do " +
+        "Each is ablated on its own (its output is replaced by zeros), and the step is computed again. The numbers do " +
           "not add up: without one part, others change too.",
         this.map.element,
       ),
       section(
         "Without a word",
-        "Each word is occluded on its own: the embeddings of its tokens are replaced by zeros, their positions stay.",
+        "Each word is hidden on its own ([[occlusion]]): the embeddings of its tokens are replaced by zeros, their positions stay.",
         this.words,
       ),
-      h("section", { class: "section" }, h("h2", {}, "Direct contributions"), this.partsNote, this.parts),
+      section("Direct contributions", this.partsNote, this.parts),
     );
     this.missing = h("p", { class: "note" }, NO_TRANSFORMER);
     this.element = h(
@@ -149,10 +150,12 @@ export class Results {
     const sum = parts.reduce((total, { value }) => total + value, 0);
     setChildren(
       this.partsNote,
-      "The last hidden state is a sum of what the embedding, the heads, the feed-forward networks and the biases of the " +
-        "decoder wrote into the residual stream (with the norms’ divisors held at their values). So is the margin: " +
+      linkTerms(
+        "The last [[hidden state]] is a sum of what the embedding, the heads, the feed-forward networks and the biases of the " +
+        "decoder added to the [[residual stream]], their [[direct contributions|direct contribution]] (with the norms’ divisors held at their values). So is the margin: " +
         `these ${parts.length} numbers add up to ${formatFixed(sum)}, and the margin is ${formatFixed(margin)}. ` +
         `Positive ones speak for “${written}”. What a part does through later parts counts as theirs.`,
+      ),
     );
     const bars = [...parts]
       .sort((first, second) => second.value - first.value)

@@ -4,9 +4,9 @@
 
 /** @import { Contrast, Trace } from "../../contract" */
 
-import { formatFixed, formatPercent } from "../../page/format.js";
+import { feedForwardLabel, formatFixed, formatPercent, headLabel } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
-import { feedForwardLabel, headLabel, wordLabel } from "./names.js";
+import { wordLabel } from "./names.js";
 
 /** The choice itself: both probabilities and the margin. @param {Contrast} contrast */
 export function describeChoice(contrast) {

@@ -1,5 +1,5 @@
 /**
- * The lecture's example: *Dark horses are faster than white horses*, and the same sentence with one more word. The way a
+ * An example: *Dark horses are faster than white horses*, and the same sentence with one more word. The way a
  * position is encoded decides whether the two can be compared.
  */
 
@@ -16,11 +16,11 @@ export const EXAMPLE_SIZES = { width: 4, short: 7, long: 8, bits: 16 };
 /** @typedef {Positions["schemes"][number]} Scheme */
 
 /** @param {Positions} short for 7 words @param {Positions} long for 8 words @param {Positions} sixteen for 16 positions */
-export function lectureExample(short, long, sixteen) {
+export function sentenceExample(short, long, sixteen) {
   const remarks = [describeIndex(short, long), describeNormalized(short, long), describeSinusoidal(short, long)];
   return h(
     "div",
-    { class: "lecture-example" },
+    { class: "sentence-example" },
     sentenceTable(SENTENCES[0], short),
     sentenceTable(SENTENCES[1], long),
     h(

@@ -4,20 +4,25 @@
 
 /** @import { ResidualStream, Source, Trace } from "../../contract" */
 
+import { signedLegend } from "../../page/colors/legend.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatNumber } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
-import { heatmap, heatmapLegend, valueRange } from "../shared/heatmap.js";
 import { LatestRequest } from "../shared/latest_request.js";
+import { NumberMatrices, signedRange } from "../shared/number_matrix.js";
 import { showError, showLoading } from "../shared/placeholders.js";
 import { section } from "../shared/section.js";
 
-export class ResidualHeatmaps {
+/** The height of the cells of a matrix, at most. */
+const MATRIX_HEIGHT = 360;
+
+export class ResidualMatrices {
   /** @param {Source} source */
   constructor(source) {
     this.source = source;
     this.requests = new LatestRequest();
-    this.figures = h("div", { class: "residual-heatmaps" });
+    this.matrices = new NumberMatrices();
+    this.figures = h("div", { class: "residual-matrices" });
     this.element = section(
       "The residual stream",
       "What the layers do to the vector of each token of the text that the model reads. The norm is its length. The cosine " +
@@ -62,18 +67,18 @@ export class ResidualHeatmaps {
 
   /** @param {ResidualStream} stream */
   draw({ tokens, norms, cosines }) {
-    const width = Math.max(280, Math.min(860, this.figures.clientWidth || 620));
+    this.matrices.destroy();
     const columnName = (/** @type {number} */ index) => tokenLabel(tokens[index]);
     const turned = cosines.map((row, index) => ({ row, layer: index + 1 })).filter(({ row }) => row.length > 0);
     setChildren(
       this.figures,
-      normFigure(norms, columnName, width),
+      normFigure(this.matrices, norms, columnName),
       turned.length > 0 &&
         cosineFigure(
+          this.matrices,
           turned.map(({ row }) => row),
           (row) => `layer ${turned[row].layer}`,
           columnName,
-          width,
         ),
     );
   }
@@ -81,62 +86,58 @@ export class ResidualHeatmaps {
 
 /**
  * Norms on a logarithmic scale: those of the end of a text may be a hundred times as large as the others.
+ * @param {NumberMatrices} matrices
  * @param {number[][]} norms
  * @param {(column: number) => string} columnName
- * @param {number} width
  */
-function normFigure(norms, columnName, width) {
-  const [lowest, highest] = valueRange(norms);
+function normFigure(matrices, norms, columnName) {
+  const { lowest, highest } = signedRange(norms.flat());
   const level = (/** @type {number} */ norm) => Math.log10(Math.max(norm, 1e-9) / Math.max(lowest, 1e-9));
   const limit = level(highest) || 1;
   return h(
     "figure",
     {},
     h("figcaption", {}, h("b", {}, "Norm")),
-    heatmap(
+    matrices.add(
       norms.map((row) => row.map(level)),
       {
         label: `The norm of each token’s vector, from ${formatNumber(lowest)} to ${formatNumber(highest)}.`,
         rowName: (row) => (row === 0 ? "input" : `layer ${row}`),
         columnName,
         describe: (row, column) => formatNumber(norms[row][column], 4),
-        labels: true,
         limit,
-        maxWidth: width,
-        maxHeight: 360,
+        maxHeight: MATRIX_HEIGHT,
       },
     ),
-    heatmapLegend(0, limit, limit, [formatNumber(lowest), `${formatNumber(highest)} (logarithmic)`]),
+    signedLegend(0, limit, limit, [formatNumber(lowest), `${formatNumber(highest)} (logarithmic)`]),
   );
 }
 
 /**
  * Cosines: a strong color where a layer turns the vector, so 1 − cosine.
+ * @param {NumberMatrices} matrices
  * @param {number[][]} cosines
  * @param {(row: number) => string} rowName
  * @param {(column: number) => string} columnName
- * @param {number} width
  */
-function cosineFigure(cosines, rowName, columnName, width) {
-  const [lowest, highest] = valueRange(cosines);
+function cosineFigure(matrices, cosines, rowName, columnName) {
+  const { lowest, highest } = signedRange(cosines.flat());
   const limit = 1 - lowest || 1;
   return h(
     "figure",
     {},
     h("figcaption", {}, h("b", {}, "Cosine to the vector before the layer")),
-    heatmap(
+    matrices.add(
       cosines.map((row) => row.map((cosine) => 1 - cosine)),
       {
         label: `The cosine of each token’s vector to that before the layer, from ${formatNumber(lowest)} to ${formatNumber(highest)}.`,
         rowName,
         columnName,
         describe: (row, column) => formatNumber(cosines[row][column], 4),
-        labels: true,
         limit,
-        maxWidth: width,
-        maxHeight: 360,
+        maxHeight: MATRIX_HEIGHT,
       },
     ),
-    heatmapLegend(0, limit, limit, ["1", `${formatNumber(lowest)}: turned most`]),
+    signedLegend(0, limit, limit, ["1", `${formatNumber(lowest)}: turned most`]),
   );
 }
