@@ -37,11 +37,11 @@ def test_run_is_stored_in_the_url(page: Page, translator: Translator) -> None:
     open_view(page, "playground")
     page.fill("textarea", "Thank you.")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".trace-summary .input-text:has-text('Thank you.')")
+    page.wait_for_selector("[data-ready=yes] .trace-summary .input-text:has-text('Thank you.')")
     assert read(page, "playground")["output"] == translator.translate("Thank you.")
     assert "text=Thank+you." in page.url
     page.go_back()
-    page.wait_for_selector(".trace-summary .input-text:has-text('The cat ate the mouse.')")
+    page.wait_for_selector("[data-ready=yes] .trace-summary .input-text:has-text('The cat ate the mouse.')")
     assert read(page, "playground")["output"] == "Kedi fareyi yedi."
 
 

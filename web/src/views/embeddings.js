@@ -44,9 +44,9 @@ class EmbeddingsView {
       explanation(
         "embeddings",
         "What does a model know about a word?",
-        "A model looks each token up in a table: its static embedding, the same in every sentence. Tokens that are used " +
+        "A model looks each [[token]] up in a table: its static [[embedding]], the same in every sentence. Tokens that are used " +
           "alike have similar embeddings. Choose a token to see its neighbors.",
-        "Then each layer mixes in what the other tokens say. Load the example and move the slider: the occurrences of " +
+        "Then each [[layer]] mixes in what the other tokens say. Load the example and move the slider: the occurrences of " +
           "bank start as one point, and part into those of rivers and of money. Then add river and money to the words on the map.",
       ),
       this.figure,

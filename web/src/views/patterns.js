@@ -89,10 +89,10 @@ class PatternsView {
         explanation(
           "patterns",
           "Who may attend to whom?",
-          "A pattern says which keys a query may attend to. With full attention, the number of pairs grows with the square of " +
+          "An [[attention pattern]] says which [[keys|key]] a [[query]] may attend to. With full attention, the number of pairs grows with the square of " +
             "the length: 1,000 tokens have a million pairs. Other patterns allow fewer.",
           "A GPU saves no work pair by pair. FlexAttention computes blocks of 128 × 128 pairs, all that have an allowed one, and " +
-            "masks the rest. So what is allowed, what is computed, and what a model then uses, are three things.",
+            "[[masks|mask]] the rest. So what is allowed, what is computed, and what a model then uses, are three things.",
         ),
         h(
           "div",
