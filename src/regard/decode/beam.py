@@ -253,7 +253,7 @@ class BeamSearch(SlottedStrategy):
         return super().graph_key() if type(self) is BeamSearch else None
 
     def settings(self) -> tuple[Any, ...]:
-        return self.beam_size, self.length_penalty
+        return self.beam_size, self.length_penalty, self.nbest
 
     @property
     def _is_plain(self) -> bool:
@@ -280,7 +280,9 @@ class BeamSearch(SlottedStrategy):
         best = topk_logsumexp(logits, 2 * self.beam_size)
         exclude(best, self.alive.tokens, self.lengths, self.eos, self.limits, MAX_PERIOD)
         rows = torch.empty_like(self.next_tokens)
-        beam_step(best, self._kernel_state(), self.eos, (rows, self.next_tokens, self.done))
+        beam_step(
+            best, self._kernel_state(), self.eos, self.nbest or self.beam_size, (rows, self.next_tokens, self.done)
+        )
         self._ran_fused = True
         return Choice(rows.view(-1), as_input(self.next_tokens, self.eos).view(-1), None)
 

@@ -83,6 +83,7 @@ def test_beam_steps_equal_pytorch(beam_size: int, seed: int, monkeypatch: pytest
     rng = random.Random(seed)
     vocab_size, eos, max_lengths = rng.choice([beam_size + 1, 2 * beam_size, 30]), 1, [9, rng.randint(1, 8), 1]
     fused, plain = (BeamSearch(max_lengths, eos, beam_size) for _ in range(2))
+    fused.nbest = plain.nbest = rng.choice([None, 1, beam_size])
     for _ in range(max(max_lengths)):
         logits = 2 * torch.randn(3 * beam_size, vocab_size)
         logits[:, eos] += rng.choice([-3.0, 0.0, 4.0])
@@ -126,7 +127,7 @@ def test_ties_go_to_the_first_candidate(beam_size: int, seed: int) -> None:
         logsumexps = torch.tensor([[float(rng.choice((0, 1)))] for _ in range(2 * beam_size)])
         beam_indices = torch.zeros_like(strategy.next_tokens)
         outputs = (beam_indices, strategy.next_tokens, strategy.done)
-        beam_step((values, tokens, logsumexps), strategy._kernel_state(), strategy.eos, outputs)
+        beam_step((values, tokens, logsumexps), strategy._kernel_state(), strategy.eos, beam_size, outputs)
         logprobs = (values - logsumexps).tolist()
         for number, slot in enumerate(slots):
             rows = slice(number * beam_size, (number + 1) * beam_size)

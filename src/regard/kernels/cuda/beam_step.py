@@ -79,11 +79,11 @@ def exclude(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["eos"])
+@triton.jit(do_not_specialize=["eos", "nbest"])
 def _beam_step(
     values, top_tokens, logsumexps, totals, tokens, logprobs, lengths, max_lengths, max_penalty, penalties,
     finished_scores, finished_totals, finished_tokens, finished_logprobs, finished_lengths, ended,
-    beam_indices, next_tokens, done, eos, capacity,
+    beam_indices, next_tokens, done, eos, nbest, capacity,
     beam_size: tl.constexpr, k: tl.constexpr,
     block_beams: tl.constexpr, block_best: tl.constexpr, block_candidates: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
@@ -203,14 +203,15 @@ def _beam_step(
     tl.store(next_tokens + rows, tl.where(is_live, live_tokens, eos), beam_mask)
     tl.store(lengths + slot, (length + 1).to(tl.int64))
     best_live = tl.max(live_totals, 0)
-    worst_finished = tl.min(tl.where(beam_mask, new_scores, float("inf")), 0)
-    tl.store(done + slot, (best_live == float("-inf")) | (worst_finished >= best_live / bound))
+    last_finished = tl.sum(tl.where(beam == nbest - 1, new_scores, 0.0), 0)  # of those that are asked for
+    tl.store(done + slot, (best_live == float("-inf")) | (last_finished >= best_live / bound))
 
 
 def beam_step(
-    candidates: tuple[Tensor, Tensor, Tensor], state: Sequence[Tensor], eos: int, outputs: Sequence[Tensor]
+    candidates: tuple[Tensor, Tensor, Tensor], state: Sequence[Tensor], eos: int, nbest: int, outputs: Sequence[Tensor]
 ) -> None:
-    """One step of beam search in every slot, as `kernels.cpu.beam_step.beam_step`; the tensors are updated.
+    """One step of beam search in every slot, as `kernels.cpu.beam_step.beam_step`; the tensors are updated. Live
+    hypotheses that cannot become one of the `nbest` stay, since a GPU computes all rows anyway.
 
     candidates: what `topk_logsumexp` gives for 2 · beam_size tokens; state: the arguments of that function between the
     logits and eos, in their order; outputs: beam_indices, next_tokens and done
@@ -219,7 +220,7 @@ def beam_step(
     k = candidates[0].shape[1]
     block_beams = triton.next_power_of_2(beam_size)
     _beam_step[(state[1].shape[0],)](
-        *candidates, *state, *outputs, eos, capacity,
+        *candidates, *state, *outputs, eos, nbest, capacity,
         beam_size=beam_size, k=k, block_beams=block_beams, block_best=triton.next_power_of_2(2 * beam_size),
         block_candidates=triton.next_power_of_2(beam_size * k),
         chunk=min(_HYPOTHESIS_TOKENS, max(16, _SLOT_TOKENS // block_beams), triton.next_power_of_2(capacity)),
