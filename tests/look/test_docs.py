@@ -1,5 +1,6 @@
 """The code in docs/guides/look.md runs."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from regard.look.schema import (
     Trace,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "look.md"
+ROOT = Path(__file__).parents[2]
+PAGE, RESULTS = ROOT / "docs" / "guides" / "look.md", ROOT / "benchmarks" / "results"
 
 
 def test_code_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +49,12 @@ def test_every_field_of_the_header_is_documented() -> None:
         assert set(message.model_fields) - {"format", "version", "id"} <= set(re.findall(r"`(\w+)`", section))
 
 
+def phrase_counts() -> dict[str, Any]:
+    """How many training pairs have a phrase, and some words on the other side."""
+    cases = json.loads((RESULTS / "phrase-counts.json").read_text(encoding="utf-8"))["cases"]
+    return {case["case"]: case for case in cases}
+
+
 def test_numbers_of_the_bank_example_are_those_of_the_model() -> None:
     traced: Any = load_traced_model("en-tr")
 
@@ -64,6 +72,7 @@ def test_numbers_of_the_bank_example_are_those_of_the_model() -> None:
     prefix = [*found_ids(trace, found), *(token.id for token in found.contrast_tokens)]
     other = traced.trace(RunRequest(text=trace.text, prefix_tokens=prefix)).header
     cell = look_through_layers(traced, trace, LensRequest()).layers[2][found.position]
+    pairs = phrase_counts()[r"\bbanks?\b"]
     looked = trace.attention("encoder", 0, 1)[source.index("bank"), source.index("river")]
     expected = [
         f"*{trace.output}*",
@@ -80,12 +89,45 @@ def test_numbers_of_the_bank_example_are_those_of_the_model() -> None:
         f"*bank* has rank {cell.rank}, behind *{cell.tokens[0].token.text}* and *{cell.tokens[1].token.text}*",
         f"between {min(margins):.2f} and {max(margins):.2f}",
         f"Without *of* it changes by {words['of']:.2f} and without *on* by {words['on']:.2f}",
+        f"of the {pairs['with_phrase']} pairs with *bank* or *banks*, {pairs['found']['banka']} have a form of *banka* and "
+        f"{pairs['found']['kıyı']} a form of *kıyı*",
     ]
     assert max(heads, key=lambda head: heads[head]) == ("encoder", 0, 1)
-    section = PAGE.read_text(encoding="utf-8").split("### Which *bank*?")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("### Which *bank*?")[1].split("\n### ")[0]
     text = " ".join(section.split())
     for phrase in expected:
         assert phrase.replace("-", "−").replace("log−", "log-") in text
+
+
+def test_numbers_of_the_light_example_are_those_of_the_model_and_its_data() -> None:
+    traced: Any = load_traced_model("en-tr")
+    trace = traced.trace(RunRequest(text="The light meal is good."))
+    *_, (_, found) = explain_choice(traced, trace, ContrastRequest(position=1, contrast="Hafif"))
+    source = [token.text for token in trace.header.source]
+    words = {source[each.positions[0]]: each.change for each in found.words if each.side == "source"}
+    pieces = [token.piece for token in trace.header.source]
+    edited = traced.trace(RunRequest(text=trace.text, source_tokens=["A", *pieces[1:]])).header
+    assert [token.text for token in edited.source[:2]] == ["A", "light"]
+    counts = phrase_counts()
+    the, a = counts[r"^The light\b"], counts[r"^A light\b"]
+    assert the["found"] == {"hafif": 0, "ışı": the["with_phrase"]}
+    assert a["found"] == {"hafif": a["with_phrase"], "ışı": 0}
+    expected = [
+        f"*{trace.output}*",
+        f"*Işık*, {100 * found.probability:.0f} %",
+        f"*Hafif*, with {100 * found.contrast_probability:.1f} %",
+        f"The margin is {found.margin:.2f}.",
+        f"Without *The* the margin changes by {words['The']:.2f}".replace("-", "−"),
+        f"without it the margin changes by {words['meal']:+.2f}",
+        f"*{edited.output}*, with {100 * edited.generated[0].probability:.0f} % for *Haf*",
+        f"{the['pairs']:,} training pairs, {the['with_phrase']} begin with *The light*",
+        f"all {a['with_phrase']} that begin with *A light* have *hafif*",
+    ]
+    assert -words["The"] > found.margin
+    section = PAGE.read_text(encoding="utf-8").split("### A *light* meal")[1].split("\n## ")[0]
+    text = " ".join(section.split())
+    for phrase in expected:
+        assert phrase in text
 
 
 def test_heads_that_the_page_names_do_what_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
