@@ -89,8 +89,8 @@ def test_numbers_of_the_bank_example_are_those_of_the_model() -> None:
         f"*bank* has rank {cell.rank}, behind *{cell.tokens[0].token.text}* and *{cell.tokens[1].token.text}*",
         f"between {min(margins):.2f} and {max(margins):.2f}",
         f"Without *of* it changes by {words['of']:.2f} and without *on* by {words['on']:.2f}",
-        f"of the {pairs['with_phrase']} pairs with *bank* or *banks*, {pairs['found']['banka']} have a form of *banka* and "
-        f"{pairs['found']['kıyı']} a form of *kıyı*",
+        f"of the {pairs['with_phrase']} pairs with *bank* or *banks*, {pairs['found']['banka']} have a form of *banka* "
+        f"and {pairs['found']['kıyı']} a form of *kıyı*",
     ]
     assert max(heads, key=lambda head: heads[head]) == ("encoder", 0, 1)
     section = PAGE.read_text(encoding="utf-8").split("### Which *bank*?")[1].split("\n### ")[0]
