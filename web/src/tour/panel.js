@@ -151,7 +151,7 @@ class TourPanel {
     const { source } = this.context;
     /** @type {Page | null} */
     let page = null;
-    let message = "Run a text at the top of the page. The tour shows what happens to it.";
+    let message = "The tour follows a text through the model. It begins as soon as the model has run one, from the top of the page.";
     try {
       const reading = trace && { trace, source, signal };
       if (reading !== null) message = step.skipped(reading);

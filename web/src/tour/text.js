@@ -1,5 +1,5 @@
 /**
- * The texts of the tour: sentences with links to the glossary ([[terms]]), numbers of the model, tokens, and examples.
+ * The texts of the tour: sentences with links to the glossary ([[softmax]]), numbers of the model, tokens, and examples.
  */
 
 /** @import { Child } from "../page/dom.js" */

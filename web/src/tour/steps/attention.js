@@ -74,7 +74,7 @@ export const headsStep = {
     const count = say`Each of the ${fact("layers", layers)} [[layers|layer]] here has ${fact("heads", heads)} [[heads|head]]: ${fact("all", layers * heads)} in all, which learned on their own what to attend to.`;
     const compared =
       pair === null
-        ? say`In head ${number(row)}, ${nameOf(row)} attends most to ${spelled(row.key)}, with ${fact("weight 1", row.weight, formatPercent(row.weight))}.`
+        ? say`In head ${number(row)}, ${nameOf(row)} gives ${fact("weight 1", row.weight, formatPercent(row.weight))} of its attention to ${spelled(row.key)}.`
         : say`Take ${nameOf(row)}. Head ${number(pair[0])} gives ${fact("weight 1", pair[0].weight, formatPercent(pair[0].weight))} of its attention to ${spelled(pair[0].key)}, head ${number(pair[1])} gives ${fact("weight 2", pair[1].weight, formatPercent(pair[1].weight))} to ${spelled(pair[1].key)}. Their lines have different colors.`;
     const hasAnimal = source.live && trace.model.examples?.includes(ANIMAL) && trace.request.text !== ANIMAL;
     return {
