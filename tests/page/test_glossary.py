@@ -40,7 +40,8 @@ def test_every_linked_term_has_an_entry(page: Page) -> None:
     assert all(
         len(text) > 30 and text.endswith(".") and views.startswith("See ") for _, text, views in entries.values()
     )
-    sources = [path.read_text(encoding="utf-8") for path in sorted((SOURCE / "views").rglob("*.js"))]
+    files = [path for folder in ("views", "tour") for path in sorted((SOURCE / folder).rglob("*.js"))]
+    sources = [path.read_text(encoding="utf-8") for path in files]
     marked = {link.split("|")[-1] for text in sources for link in re.findall(r"\[\[([\w |,-]+)\]\]", text)}
     assert {entry_id(term) for term in marked} <= set(entries)
     page.keyboard.press("Escape")

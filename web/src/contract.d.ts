@@ -677,6 +677,8 @@ export interface State {
   theme: "auto" | "light" | "dark";
   /** The open entry of the glossary, "all" for the whole glossary, or "". */
   glossary: string;
+  /** The open page of the tour, or "". */
+  tour: string;
 }
 
 export interface Store {

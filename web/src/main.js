@@ -14,6 +14,7 @@ import { createRunner } from "./page/runner.js";
 import { NO_SETTINGS, createStore } from "./page/store.js";
 import { applyTheme, onSystemThemeChange, savedTheme } from "./page/theme.js";
 import { hideTooltip } from "./page/tooltip.js";
+import { createTour } from "./tour/panel.js";
 import { EMBEDDED_TRACE, embeddedSource, readEmbedded } from "./source/embedded.js";
 import { liveSource, responseError } from "./source/live.js";
 import { NOT_RESPONDING } from "./source/not_responding.js";
@@ -58,6 +59,7 @@ const context = {
 
 const inputBox = createInputBox(context);
 const glossary = createGlossary(store, VIEWS);
+const tour = createTour(context, VIEWS);
 const frame = createFrame({
   store,
   views: VIEWS,
@@ -66,6 +68,7 @@ const frame = createFrame({
   banner: messages.banner,
   messages: messages.element,
   glossary: glossary.button,
+  tour: tour.button,
   mounted: () => current?.mounted ?? null,
   trace: () => trace,
   running: runner.running,
@@ -76,7 +79,7 @@ const frame = createFrame({
   canRun,
 });
 
-document.body.append(glossary.element);
+document.body.append(tour.element, glossary.element);
 
 store.subscribe((state, before) => {
   if (state.theme !== before.theme) applyTheme(state.theme);
@@ -262,6 +265,7 @@ function draw() {
   inputBox.update(state, model);
   frame.update(state, model);
   glossary.update(state, model);
+  tour.update(state, trace);
   markReady();
 }
 

@@ -21,6 +21,7 @@ import { stateToHash } from "./store.js";
  * @property {HTMLElement} banner
  * @property {HTMLElement} messages
  * @property {HTMLElement} glossary the button that opens it
+ * @property {HTMLElement} tour the button that opens it
  * @property {() => Mounted | null} mounted
  * @property {() => Trace | null} trace
  * @property {() => Running | null} running
@@ -69,6 +70,7 @@ export function createFrame(options) {
       h(
         "div",
         { class: "tools" },
+        options.tour,
         options.glossary,
         saveMenu.element,
         h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),

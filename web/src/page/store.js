@@ -59,6 +59,7 @@ export const INITIAL_STATE = {
   runs: [],
   theme: "auto",
   glossary: "",
+  tour: "",
 };
 
 /** Fields whose change adds a history entry. */
@@ -70,6 +71,7 @@ const NAVIGATION_FIELDS = /** @type {(keyof State)[]} */ ([
   "layer",
   "head",
   "node",
+  "tour",
 ]);
 
 /** The values of fields that do not accept any text. */

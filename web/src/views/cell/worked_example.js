@@ -10,7 +10,7 @@ import { tokenLabel } from "../../page/tokens.js";
 /** @import { Cell, Token } from "../../contract.d.ts" */
 
 /** The scores of two keys of 64 dimensions, from "The Illustrated Transformer" (Alammar 2018). */
-const EXAMPLE = { words: ["Thinking", "Machines"], scores: [112, 96], dimension: 64 };
+export const EXAMPLE = { words: ["Thinking", "Machines"], scores: [112, 96], dimension: 64 };
 
 /** @param {Cell} cell @param {string} query its name @param {Token[]} keys */
 export function workedExample(cell, query, keys) {
@@ -35,8 +35,8 @@ export function workedExample(cell, query, keys) {
   );
 }
 
-/** @returns {[string, string[]][]} */
-function exampleSteps() {
+/** Its steps: the name of each and its values. @returns {[string, string[]][]} */
+export function exampleSteps() {
   const scaled = EXAMPLE.scores.map((score) => score / Math.sqrt(EXAMPLE.dimension));
   const total = scaled.reduce((sum, score) => sum + Math.exp(score), 0);
   const weights = scaled.map((score) => Math.exp(score) / total);
