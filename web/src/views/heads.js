@@ -15,6 +15,7 @@ import { weightLegend } from "../page/colors/legend.js";
 import { weightLimit } from "../page/colors/scales.js";
 import { matrixPanel } from "../page/matrix_panel.js";
 import { selectedHead } from "../page/selected_heads.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { headControls } from "./heads/controls.js";
 import { linesPanel } from "./heads/lines.js";
 import { attentionNotes, attentionTable } from "./heads/notes.js";
@@ -228,7 +229,7 @@ export const view = {
       setChildren(legend, weightLegend(limit, state.attention_type === "decoder"));
       setChildren(
         notes,
-        attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, text)),
+        attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, linkTerms(text))),
       );
       const isImage = trace.grid !== undefined;
       lines.element.hidden = isImage;

@@ -8,6 +8,7 @@
 import { formatPercent } from "../../page/format.js";
 
 /**
+ * How the displayed attention was aggregated. The texts may link to the glossary: [[softmax]].
  * @param {State} state
  * @param {Trace} trace
  * @param {Selection} selection
@@ -46,7 +47,7 @@ export function attentionNotes(state, trace, selection) {
 function describeRollout({ attention_type: type, layer }) {
   const layers = layer === 0 ? "layer 1" : `layers 1 to ${layer + 1}`;
   const decoder = type === "decoder" ? " What the decoder takes from the source by cross-attention is left out." : "";
-  return `Attention rollout (Abnar & Zuidema 2020) follows attention through ${layers} back to the input: how much of each input token is in each token after layer ${layer + 1}. R = I at first; each layer makes it R ← (0.5 · A + 0.5 · I) · R, where A is the mean over the layer’s heads, I stands for the residual connection, and the rows of the factor are renormalized to 1. It is an approximation: values and feed-forward networks do not enter.${decoder}`;
+  return `[[Attention rollout|attention rollout]] (Abnar & Zuidema 2020) follows attention through ${layers} back to the input: how much of each input token is in each token after layer ${layer + 1}. R = I at first; each layer makes it R ← (0.5 · A + 0.5 · I) · R, where A is the mean over the layer’s heads, I stands for the residual connection, and the rows of the factor are renormalized to 1. It is an approximation: values and feed-forward networks do not enter.${decoder}`;
 }
 
 /**
