@@ -144,21 +144,6 @@ export class PatchClassesPanel {
     return `Patch ${trace.source[query].piece} says ${label}: ${formatProbability(probability)}.${same}`;
   }
 
-  /** The rows of a CSV file: every token with its class. */
-  rows() {
-    const header = ["token", "class", "probability", "probability of the image’s class"];
-    const tokens = this.classes?.tokens ?? [];
-    return [
-      header,
-      ...tokens.map(({ label, probability, image_class_probability: ofImage }, index) => [
-        this.trace?.source[index].piece ?? "",
-        label,
-        probability,
-        ofImage,
-      ]),
-    ];
-  }
-
   read() {
     if (this.classes === null) return null;
     const cells = [...this.table.querySelectorAll("tbody tr")].map((row) =>
