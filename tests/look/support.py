@@ -73,16 +73,18 @@ def autoregressive_model(
     return traced_model
 
 
-def parser(dtype: torch.dtype = torch.float64) -> TracedModel:
+def parser(dtype: torch.dtype = torch.float64, config: Seq2SeqConfig | None = None) -> TracedModel:
+    """A parser: a Transformer, or a model of this config."""
     symbols = TreeVocabulary.from_trees([with_root(Tree.parse(tree)) for tree in TREES])
     text = tokenizer()
-    config = encoder_decoder(
-        vocab_size=len(symbols),
-        source_vocab_size=text.vocab_size,
-        tie_weights=False,
-        special_tokens=SpecialTokensConfig(pad=0, bos=1, eos=2),
-    )
-    loaded = LoadedModel(build(config, dtype), text.tokenizer)
+    settings = {
+        "vocab_size": len(symbols),
+        "source_vocab_size": text.vocab_size,
+        "tie_weights": False,
+        "special_tokens": SpecialTokensConfig(pad=0, bos=1, eos=2),
+    }
+    built = build(encoder_decoder(**settings) if config is None else config.model_copy(update=settings), dtype)
+    loaded = LoadedModel(built, text.tokenizer)
     decode = DecodeConfig(beam_size=2, length_penalty=LengthPenalty(kind="none"), max_length_ratio=4.0)
     return make_traced_model(Parser(loaded, symbols, decode), "parser")
 

@@ -86,7 +86,10 @@ def test_click_pins_a_patch(browser: Browser, server: ServerUrl) -> None:
         read(page, "heads")
         grid = trace.header.grid
         assert grid is not None
-        page.click(".head-images canvas", position={"x": 220, "y": 220})  # the last patch
+        canvas = page.locator(".lines-panel .head-images canvas")
+        box = canvas.bounding_box()
+        assert box is not None
+        canvas.click(position={"x": box["width"] - 4, "y": box["height"] - 4})  # the last patch
         page.wait_for_timeout(50)
         assert f"token={len(trace.header.source) - 1}" in page.url
 

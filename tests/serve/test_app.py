@@ -145,6 +145,11 @@ def test_single_row_is_not_pooled(client: TestClient, trace_id: str) -> None:
     assert np.array_equal(weights(response)[0, 0], own[3, 4].numpy())
     mean = weights(client.get(f"/api/traces/{trace_id}/attention/cross/1/mean", params={"row": 4}))[0, 0]
     assert mean == pytest.approx(own[:, 4].float().mean(dim=0).numpy(), abs=1e-3)
+    rows = weights(client.get(f"/api/traces/{trace_id}/attention/cross/1/3", params={"mean_from": 2}))[0, 0]
+    assert rows == pytest.approx(own[3, 2:].float().mean(dim=0).numpy(), abs=1e-3)
+    rollout = trace_of(client, trace_id).rollout("decoder", 1)[4]
+    row = weights(client.get(f"/api/traces/{trace_id}/attention/decoder/1/rollout", params={"row": 4}))[0, 0]
+    assert row == pytest.approx(rollout.numpy(), abs=1e-3)
 
 
 def test_more_than_1024_tokens_are_pooled() -> None:
@@ -174,6 +179,9 @@ def _trace_of_size(queries: int, keys: int) -> Trace:
         ("cross/0/4", "no head '4'"),
         ("cross/0/0?row=99", "no row 99"),
         ("cross/0/0?row=-1", "no row -1"),
+        ("cross/0/0?mean_from=99", "no row to start from 99"),
+        ("cross/0/rollout", "cannot be multiplied"),
+        ("encoder/all/rollout", "no layer 'all'"),
         ("cross/0/0?pool=0", "pool: expected"),
     ],
 )

@@ -225,7 +225,11 @@ export interface ArraySpec {
  * The headers X-Rows and X-Columns give the shape, X-Pooled the pool size: each value is the maximum of a block of so many
  * tokens along each axis (1: no pooling). `layer` and `head` may be "all": (layers,) heads × rows × columns. `head` may be
  * "mean": the mean over the layer's heads. Without `pool=N`, the smallest pool size is used that leaves at most 1,024 rows
- * and columns. `row=Q` gives a single row, never pooled.
+ * and columns. `row=Q` gives a single row, `mean_from=Q` the mean of the rows from Q on; these are never pooled.
+ *
+ * `head` may also be "rollout": attention rollout up to this layer (Abnar & Zuidema 2020), for self-attention of a
+ * Transformer. With R = I at first, each layer makes it R ← (0.5 · mean over the heads + 0.5 · I) · R, where the rows of
+ * the factor are renormalized to 1.
  */
 export interface Matrix {
   rows: number;
@@ -434,6 +438,19 @@ export interface LensCell {
   cosine?: number;
 }
 
+/**
+ * `GET api/traces/{id}/patch-classes`: what the patches of an image say. The last hidden state of each token, after the
+ * final norm, goes through the classifier that was trained on the vector of the whole image.
+ */
+export interface PatchClasses {
+  /** What the classifier was trained on: the vector of the class token, or the mean over the patches. */
+  pooling: "cls" | "mean";
+  /** The class of the image. */
+  label: string;
+  /** For each token of `source`, its likeliest class, and the probability that it gives to the class of the image. */
+  tokens: { label: string; probability: number; image_class_probability: number }[];
+}
+
 /** `GET api/positions?length=64&width=64`: positional encodings compared. */
 export interface Positions {
   length: number;
@@ -596,6 +613,9 @@ export interface Embedded {
   neighbors?: Neighbors[];
   patterns?: Patterns[];
   model_patterns?: ModelPatterns;
+  /** Attention rollout by attention type: (layers, tokens, tokens), as the other arrays; empty in a file of a long text. */
+  rollout?: Record<string, string>;
+  patch_classes?: PatchClasses;
 }
 
 /**
@@ -635,6 +655,12 @@ export interface State {
   ablation: "zero" | "mean";
   merge_subwords: boolean;
   average_heads: boolean;
+  /** Attention rollout up to the layer, instead of single heads. */
+  rollout: boolean;
+  /** How strongly attention colors an image, from 0 to 1. */
+  overlay: number;
+  /** The head whose cross-attention is shown under a parse tree: "layer.head" or "layer.mean"; "" for the mean of the last layer. */
+  tree_head: string;
   show_special: boolean;
   /** Heads: the measure of what heads do that they are sorted by, and the tag that they have; "*": any tag. */
   sort_heads: string;
@@ -650,7 +676,7 @@ export interface State {
   seed: number | null;
   /** The head-importance job that is shown. */
   job: string;
-  /** Why: the position of the token that is asked about, and what it is compared with: a text, or "#" and a token's id. */
+  /** Why, parse tree: the position of the token that is asked about, and what it is compared with: a text, or "#" and a token's id. */
   position: number;
   contrast: string;
   /** Positions: the number of positions, and the number of dimensions of each encoding. */
@@ -689,6 +715,9 @@ export interface Store {
   subscribe(listener: (state: State, before: State) => void): () => void;
 }
 
+/** A head, the mean over the heads of its layer, or attention rollout up to its layer. */
+export type HeadChoice = number | "mean" | "rollout";
+
 /** Where data comes from: a server, or a standalone file. Both answer alike; a file rejects what needs the model. */
 export interface Source {
   live: boolean;
@@ -696,12 +725,13 @@ export interface Source {
   diagram(model: string): Promise<ModuleBox>;
   run(model: string, request: RunRequest, onEvent: (event: RunEvent) => void, signal?: AbortSignal): Promise<string>;
   trace(id: string): Promise<Trace>;
-  /** One head, or the mean over a layer's heads for head "mean"; cached. */
-  matrix(trace: string, type: AttentionType, layer: number, head: number | "mean", pool?: number): Promise<Matrix>;
-  /** One row of a head, never pooled: 1 × columns. */
-  row(trace: string, type: AttentionType, layer: number, head: number | "mean", query: number): Promise<Matrix>;
+  /** One head, or what stands for all of a layer; cached. */
+  matrix(trace: string, type: AttentionType, layer: number, head: HeadChoice, pool?: number): Promise<Matrix>;
+  /** One row of a head, or the mean of its rows from one on, never pooled: 1 × columns. */
+  row(trace: string, type: AttentionType, layer: number, head: HeadChoice, query: number | { from: number }): Promise<Matrix>;
   /** All heads of a layer, pooled to at most `size` rows and columns. */
   thumbnails(trace: string, type: AttentionType, layer: number, size: number): Promise<Matrix[]>;
+  patchClasses(trace: string): Promise<PatchClasses>;
   node(trace: string, node: number): Promise<NodeAttention>;
   cell(trace: string, request: CellRequest): Promise<Cell>;
   measureHeads(model: string, request: HeadImportanceRequest): Promise<Job>;

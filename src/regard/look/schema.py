@@ -527,6 +527,18 @@ class Scheme(Message):
     requirements: list[Requirement]
 
 
+class TokenClass(Message):
+    label: str
+    probability: float
+    image_class_probability: float
+
+
+class PatchClasses(Message):
+    pooling: Literal["cls", "mean"]
+    label: str
+    tokens: list[TokenClass]
+
+
 class Positions(Message):
     length: int
     width: int
@@ -560,6 +572,8 @@ class Embedded(Message):
     neighbors: list[Neighbors] | None = None
     patterns: list[Patterns] | None = None
     model_patterns: ModelPatterns | None = None
+    rollout: dict[str, str] | None = None
+    patch_classes: PatchClasses | None = None
 
 
 class ErrorResponse(Message):

@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from regard.errors import UserError
 from regard.look.analysis.attention_cell import compute_cells
 from regard.look.analysis.attention_patterns import compare_patterns, model_patterns
+from regard.look.analysis.attention_rollout import rollout_of_each_layer
 from regard.look.analysis.embeddings.neighbors import nearest_neighbors
 from regard.look.analysis.model_diagram import draw_model
+from regard.look.analysis.patch_classes import patch_classes
 from regard.look.analysis.search_recorder import StoppedError
+from regard.look.models.images import TracedImageClassifier
 from regard.look.positions.schemes import positions
 from regard.look.schema import (
     Cell,
@@ -35,7 +39,7 @@ from regard.look.schema import (
     Side,
     Token,
 )
-from regard.look.trace import Trace, array_specs
+from regard.look.trace import Trace, array_specs, can_roll_out
 
 MAX_FILE_BYTES = 96 << 20
 MAX_NOTEBOOK_BYTES = 16 << 20
@@ -69,7 +73,10 @@ def standalone_page(
         "positions": _positions(),
         "neighbors": _json_list(_within_budget(NEIGHBOR_BYTES // divisor, _neighbors(trace), should_stop)),
         "patterns": _patterns(),
+        "rollout": _json({name: _base64(array) for name, array in _rollout(small, max_bytes).items()}),
     }
+    if isinstance(trace.traced_model, TracedImageClassifier):
+        content["patch_classes"] = _json(patch_classes(trace).to_dict())
     if trace.traced_model is not None:
         content["model_patterns"] = _json(model_patterns(trace).to_dict())
     text = "{" + ",".join(f'"{name}":{value}' for name, value in content.items()) + "}"
@@ -102,7 +109,7 @@ def _built_page() -> str:
 def _shrink(trace: Trace, max_bytes: int) -> tuple[Trace, bool]:
     """The trace in float16, and without the attention of single beams if that is too large; whether it was removed."""
     arrays = {name: array.half() for name, array in trace.arrays.items()}
-    budget = (max_bytes - CELL_BYTES - NODE_BYTES) * 3 // 4  # base64 takes four characters for three bytes
+    budget = _array_bytes(max_bytes)
     remaining = {name: array for name, array in arrays.items() if not name.startswith("beam/")}
     without_beams = _nbytes(arrays) > budget and len(remaining) < len(arrays)
     arrays = remaining if without_beams else arrays
@@ -116,6 +123,25 @@ def _shrink(trace: Trace, max_bytes: int) -> tuple[Trace, bool]:
         nodes = [node.model_copy(update={"attention_index": -1}) for node in nodes]
     header = trace.header.model_copy(update={"id": "embedded", "arrays": array_specs(arrays), "nodes": nodes})
     return Trace(header, arrays), without_beams
+
+
+def _rollout(trace: Trace, max_bytes: int) -> dict[str, Tensor]:
+    """Attention rollout up to each layer, by attention type, if there is room for it.  # (layers, tokens, tokens)"""
+    model = trace.header.model
+    specs = [spec for spec in model.attention if can_roll_out(model, spec.attention_type)]
+    sizes = [trace.arrays[f"attention/{spec.attention_type}"].nbytes // spec.heads for spec in specs]
+    if sum(sizes) > _array_bytes(max_bytes) - _nbytes(trace.arrays):
+        return {}
+    arrays = {spec.attention_type: trace.arrays[f"attention/{spec.attention_type}"] for spec in specs}
+    return {
+        name: torch.stack([layer.half() for layer in rollout_of_each_layer(weights)])
+        for name, weights in arrays.items()
+    }
+
+
+def _array_bytes(max_bytes: int) -> int:
+    """The size of the arrays in a page of this size: base64 takes four characters for three bytes."""
+    return (max_bytes - CELL_BYTES - NODE_BYTES) * 3 // 4
 
 
 def _nbytes(arrays: dict[str, Tensor]) -> int:

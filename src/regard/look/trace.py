@@ -82,6 +82,23 @@ class Trace:
             selected = selected[:, head] if layer is None else selected[head]
         return selected.float()
 
+    def rollout(self, attention_type: AttentionType, layer: int, start: Tensor | None = None) -> Tensor:
+        """Attention rollout up to a layer (`analysis/attention_rollout.py`).  # (tokens, tokens)
+
+        With `start` (rows × tokens), that of weighted sums of the tokens after the layer.  # (rows, tokens)
+        """
+        from regard.look.analysis.attention_rollout import attention_rollout
+
+        weights = self.array(f"attention/{attention_type}")
+        if not can_roll_out(self.header.model, attention_type):
+            raise UserError(
+                "Attention rollout multiplies the self-attention of a Transformer's layers, and "
+                f"{attention_type!r} attention of this model cannot be multiplied."
+            )
+        if not 0 <= layer < len(weights):
+            raise UserError(f"{attention_type!r} has no layer {layer}: its {len(weights)} layers are counted from 0.")
+        return attention_rollout(weights, layer, start)
+
     def array(self, name: str) -> Tensor:
         if name not in self.arrays:
             raise UserError(f"This trace has no array {name!r}; it has {', '.join(self.arrays) or 'none'}.")
@@ -139,6 +156,12 @@ class Trace:
         from regard.look.standalone import notebook_frame
 
         return notebook_frame(self)
+
+
+def can_roll_out(model: schema.ModelSummary, attention_type: AttentionType) -> bool:
+    """Whether a model has self-attention of this type in layers with residual connections: those of a Transformer."""
+    types = {spec.attention_type for spec in model.attention if not spec.weights_only}
+    return attention_type in types - {"cross"}
 
 
 def array_specs(arrays: Mapping[str, Tensor]) -> list[ArraySpec]:

@@ -161,7 +161,10 @@ class VisionTransformer(nn.Module):
         """
         vectors = self.encode(pixels, attention_hook=attention_hook)
         has_cls = self.cls_token is not None
-        x = vectors[:, 0] if has_cls else vectors[:, self.config.registers :].mean(dim=1)
+        return self.classify(vectors[:, 0] if has_cls else vectors[:, self.config.registers :].mean(dim=1))
+
+    def classify(self, x: Tensor) -> Tensor:
+        """The logits of the classes for some vectors; the vectors if there are none.  # (…, width) → (…, classes)"""
         for module in (self.pre_logits, self.head):
             x = x if module is None else module(x)
         return x

@@ -2,7 +2,7 @@
  * Numbers and names as the page displays them: short, with a real minus sign, and no more precise than they are.
  */
 
-/** @import { AttentionType } from "../contract" */
+/** @import { AttentionType, HeadChoice } from "../contract" */
 
 /** @type {Record<AttentionType, string>} */
 export const ATTENTION_NAMES = {
@@ -83,9 +83,10 @@ export function formatDuration(seconds) {
 
 /**
  * @param {number} layer
- * @param {number | "mean"} head
+ * @param {HeadChoice} head
  */
 export function headName(layer, head) {
+  if (head === "rollout") return `attention rollout up to layer ${layer + 1}`;
   return head === "mean" ? `layer ${layer + 1}, mean of all heads` : `layer ${layer + 1}, head ${head + 1}`;
 }
 

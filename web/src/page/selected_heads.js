@@ -2,9 +2,31 @@
  * The heads that are selected, in the order of their selection. A head's place in that order is its color in all views.
  */
 
-/** @import { AttentionType, ModelSummary, State } from "../contract" */
+/** @import { AttentionType, HeadChoice, ModelSummary, State } from "../contract" */
 
-/** @typedef {{ layer: number, head: number | "mean" }} SelectedHead */
+/** @typedef {{ layer: number, head: HeadChoice }} SelectedHead */
+
+/**
+ * Whether attention rollout can be computed: for the self-attention of a Transformer.
+ * @param {ModelSummary} model
+ * @param {AttentionType} type
+ */
+export function hasRollout(model, type) {
+  const spec = model.attention.find((each) => each.attention_type === type);
+  return type !== "cross" && spec !== undefined && !spec.weights_only;
+}
+
+/**
+ * The selected head, or what is shown instead of single heads.
+ * @param {State} state
+ * @param {ModelSummary} model
+ * @returns {SelectedHead}
+ */
+export function selectedHead(state, model) {
+  const { layer, head } = state;
+  if (state.rollout && hasRollout(model, state.attention_type)) return { layer, head: "rollout" };
+  return { layer, head: state.average_heads ? "mean" : head };
+}
 
 /**
  * The overlaid heads, or else the selected one.
@@ -14,12 +36,13 @@
  */
 export function selectedHeads(state, model) {
   const spec = model.attention.find((each) => each.attention_type === state.attention_type);
-  if (state.average_heads) return [{ layer: state.layer, head: "mean" }];
+  const selected = selectedHead(state, model);
+  if (typeof selected.head !== "number") return [selected];
   const heads = state.heads
     .map((name) => name.split(".").map(Number))
     .filter(([layer, head]) => spec !== undefined && layer < spec.layers && head < spec.heads)
     .map(([layer, head]) => ({ layer, head }));
-  return heads.length === 0 ? [{ layer: state.layer, head: state.head }] : heads;
+  return heads.length === 0 ? [selected] : heads;
 }
 
 /**

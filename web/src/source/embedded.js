@@ -3,7 +3,7 @@
  * are rejected with an error that tells what to do.
  */
 
-/** @import { AttentionType, Embedded, Matrix, Source } from "../contract" */
+/** @import { AttentionType, Embedded, HeadChoice, Matrix, Source } from "../contract" */
 
 import { decodeBase64, decodeFloat16 } from "./float16.js";
 import { MAX_UNPOOLED, maxPool, poolSize } from "./max_pool.js";
@@ -32,10 +32,9 @@ export function embeddedSource(file) {
   const decoded = new Map();
 
   /** @param {string} action */
-  const reject = (action) =>
-    Promise.reject(
-      new Error(`${action} needs the model, but this page is a standalone file. Run: regard look ${name}`),
-    );
+  const needsModel = (action) => `${action} needs the model, but this page is a standalone file. Run: regard look ${name}`;
+  /** @param {string} action */
+  const reject = (action) => Promise.reject(new Error(needsModel(action)));
 
   /** @param {AttentionType} type */
   function attentionArray(type) {
@@ -51,10 +50,11 @@ export function embeddedSource(file) {
   /**
    * @param {AttentionType} type
    * @param {number} layer
-   * @param {number | "mean"} head
+   * @param {HeadChoice} head
    * @returns {Matrix}
    */
   function fullMatrix(type, layer, head) {
+    if (head === "rollout") return rolloutMatrix(type, layer);
     const { heads, rows, columns, bits } = attentionArray(type);
     const size = rows * columns;
     /** @param {number} index */
@@ -66,6 +66,18 @@ export function embeddedSource(file) {
     const sum = headValues(0);
     for (let index = 1; index < heads; index++) headValues(index).forEach((value, cell) => (sum[cell] += value));
     return { rows, columns, pooled: 1, values: sum.map((value) => value / heads) };
+  }
+
+  /** @param {AttentionType} type @param {number} layer @returns {Matrix} */
+  function rolloutMatrix(type, layer) {
+    const text = file.rollout?.[type];
+    if (text === undefined) throw new Error(needsModel("Computing attention rollout"));
+    const key = `rollout ${type}`;
+    let bits = decoded.get(key);
+    if (bits === undefined) decoded.set(key, (bits = decodeBase64(text)));
+    const { rows, columns } = attentionArray(type);
+    const size = rows * columns;
+    return { rows, columns, pooled: 1, values: decodeFloat16(bits.subarray(layer * size, (layer + 1) * size)) };
   }
 
   return {
@@ -83,9 +95,14 @@ export function embeddedSource(file) {
     },
     async row(_, type, layer, head, query) {
       const { rows, columns, values } = fullMatrix(type, layer, head);
-      if (query < 0 || query >= rows) throw new Error(`There is no token ${query}.`);
-      return { rows: 1, columns, pooled: 1, values: values.slice(query * columns, (query + 1) * columns) };
+      const [first, last] = typeof query === "number" ? [query, query + 1] : [query.from, rows];
+      if (first < 0 || first >= rows) throw new Error(`There is no token ${first}.`);
+      const mean = new Float32Array(columns);
+      for (let row = first; row < last; row++)
+        for (let column = 0; column < columns; column++) mean[column] += values[row * columns + column] / (last - first);
+      return { rows: 1, columns, pooled: 1, values: mean };
     },
+    patchClasses: async () => file.patch_classes ?? reject("Reading what the patches say"),
     async thumbnails(_, type, layer, size) {
       const { heads, rows, columns } = attentionArray(type);
       const pool = poolSize(rows, columns, size);

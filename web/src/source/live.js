@@ -161,9 +161,11 @@ export function liveSource(onReachable, onBusy, base = "") {
       return matrix;
     },
     async row(trace, type, layer, head, query) {
-      const [matrix] = await getCachedMatrices(attentionPath(trace, type, `${layer}/${head}?row=${query}`));
+      const rows = typeof query === "number" ? `row=${query}` : `mean_from=${query.from}`;
+      const [matrix] = await getCachedMatrices(attentionPath(trace, type, `${layer}/${head}?${rows}`));
       return matrix;
     },
+    patchClasses: (trace) => getCachedJson(`traces/${encodeURIComponent(trace)}/patch-classes`),
     async thumbnails(trace, type, layer, maxSize) {
       const pool = poolSize(...(await attentionSize(trace, type)), maxSize);
       return getCachedMatrices(attentionPath(trace, type, `${layer}/all?pool=${pool}`));

@@ -12,11 +12,15 @@ import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { capitalize, formatWeight, headName } from "../page/format.js";
 import { weightLegend } from "../page/colors/legend.js";
+import { weightLimit } from "../page/colors/scales.js";
 import { matrixPanel } from "../page/matrix_panel.js";
+import { selectedHead } from "../page/selected_heads.js";
+import { linkTerms } from "../page/glossary/links.js";
 import { headControls } from "./heads/controls.js";
 import { linesPanel } from "./heads/lines.js";
 import { attentionNotes, attentionTable } from "./heads/notes.js";
-import { patchPanel } from "./heads/patches.js";
+import { PatchClassesPanel } from "./heads/patch_classes.js";
+import { PatchPanel, imageQuery } from "./heads/patches.js";
 import { RolesControl } from "./heads/roles/control.js";
 import { MeasuredHeads } from "./heads/roles/measured.js";
 import { rolesTable } from "./heads/roles/table.js";
@@ -52,7 +56,8 @@ export const view = {
     const sums = h("div", { class: "weighted-sums", "aria-live": "polite" });
     const notes = h("div", { class: "view-notes" });
     const lines = linesPanel({ pin, point: (pin) => showSums(pin) });
-    const patches = patchPanel(pin);
+    const patches = new PatchPanel(source, store, (message) => context.notify(message, "error"), () => showSums());
+    const patchClasses = new PatchClassesPanel(source, store);
     const matrixTitle = h("h2", {});
     const legend = h("div", { class: "legends" });
     const matrix = matrixPanel({
@@ -99,7 +104,7 @@ export const view = {
       "div",
       { class: "heads-body", hidden: true },
       h("div", { class: "heads-left" }, thumbnailSection, h("div", { class: "panel" }, editor.element)),
-      h("div", { class: "heads-right" }, notes, linesSection, matrixSection),
+      h("div", { class: "heads-right" }, notes, linesSection, patchClasses.element, matrixSection),
       table.element,
     );
     element.append(
@@ -131,6 +136,12 @@ export const view = {
 
     /** @param {State} state @returns {Pin | null} */
     function pinOf(state) {
+      const trace = context.trace();
+      if (trace?.grid !== undefined && selection !== null) {
+        const query = imageQuery(state, trace);
+        const group = selection.rows.findIndex((each) => each.tokens.includes(query));
+        if (state.token < 0 || state.token_role === "query") return group < 0 ? null : { role: "query", group };
+      }
       if (selection === null || state.token < 0) return null;
       const groups = state.token_role === "query" ? selection.rows : selection.columns;
       const group = groups.findIndex((each) => each.tokens.includes(state.token));
@@ -146,6 +157,7 @@ export const view = {
       if (isMasked) return `“${query}” cannot attend to “${key}”: it is masked, because it comes later.`;
       const { values, columns } = selection.main.matrix;
       const weight = formatWeight(values[row * columns + column]);
+      if (selection.main.head === "rollout") return `After layer ${selection.main.layer + 1}, “${query}” is ${weight} “${key}”.`;
       return isEncoder ? `“${query}” attends to “${key}”: ${weight}` : `The step “${query}” attends to “${key}”: ${weight}`;
     }
 
@@ -154,6 +166,7 @@ export const view = {
       if (selection === null) return;
       const pinned = pointed ?? pinOf(store.get());
       const { overlaid } = selection;
+      if (pinned === null && context.trace()?.grid !== undefined) return setChildren(sums);
       if (pinned === null) {
         const keys = overlaid.map(({ layer, head }, place) => headKey(headName(layer, head), place));
         return setChildren(
@@ -212,15 +225,18 @@ export const view = {
       const { main, rows, columns } = selection;
       const pinned = pinOf(state);
       matrixTitle.textContent = `${capitalize(headName(main.layer, main.head))} as a matrix`;
-      setChildren(legend, weightLegend(thumbnails.maxWeight(), state.attention_type === "decoder"));
+      const limit = main.head === "rollout" ? weightLimit(main.matrix.values) : thumbnails.maxWeight();
+      setChildren(legend, weightLegend(limit, state.attention_type === "decoder"));
       setChildren(
         notes,
-        attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, text)),
+        attentionNotes(state, trace, selection).map((text) => h("p", { class: "note" }, linkTerms(text))),
       );
-      patches.show(trace, selection, thumbnails.maxWeight(), pinned);
-      lines.element.hidden = !patches.element.hidden;
-      linesTitle.textContent = lines.element.hidden ? "Attention on the image" : "Attention between tokens";
-      if (patches.element.hidden) lines.show(selection, state.threshold, pinned);
+      const isImage = trace.grid !== undefined;
+      lines.element.hidden = isImage;
+      linesTitle.textContent = isImage ? "Attention on the image" : "Attention between tokens";
+      patches.update(trace, state);
+      patchClasses.update(trace, state);
+      if (!isImage) lines.show(selection, state.threshold, pinned);
       showSums();
       const axes = AXES[state.attention_type];
       matrix.show(
@@ -229,7 +245,7 @@ export const view = {
           rows,
           columns,
           scale: "weight",
-          limit: thumbnails.maxWeight(),
+          limit,
           isMasked: causalMask(state.attention_type, rows, columns),
           pinnedRow: pinned?.role === "query" ? pinned.group : -1,
           pinnedColumn: pinned?.role === "key" ? pinned.group : -1,
@@ -237,6 +253,9 @@ export const view = {
         `${axes.rows}; ${axes.columns}.`,
       );
     }
+
+    /** Whether the attention on an image, or the classes of its patches, are still to come. */
+    const isLoadingImage = () => context.trace()?.grid !== undefined && (patches.read() === null || patchClasses.loading);
 
     /** The tags, order and table of the heads. @param {State} state @param {Trace | null} trace */
     function showRoles(state, trace) {
@@ -263,7 +282,7 @@ export const view = {
           trace.id,
           state.attention_type,
           state.layer,
-          state.average_heads || state.head,
+          selectedHead(state, trace.model).head,
           state.heads,
           state.merge_subwords,
           state.show_special,
@@ -298,11 +317,11 @@ export const view = {
         matrix.destroy();
       },
       exports: {
-        svg: () => domToSvg(linesSection, matrixSection),
+        svg: () => domToSvg(linesSection, patchClasses.element, matrixSection),
         csv: () => ({ name: "regard-attention", rows: attentionTable(selection, store.get().attention_type) }),
       },
       read: () =>
-        selection === null || body.dataset.painted === undefined
+        selection === null || body.dataset.painted === undefined || isLoadingImage()
           ? null
           : {
               attention_type: store.get().attention_type,
@@ -312,6 +331,8 @@ export const view = {
               matrix: matrix.read(),
               overlaid: selection.overlaid.map(({ layer, head }) => ({ layer, head })),
               lines: lines.read(),
+              image: patches.read(),
+              patch_classes: patchClasses.read(),
               roles,
               order: thumbnails.order(),
               sums: [...sums.querySelectorAll("[data-sum]")].map((line) => line.textContent),

@@ -13,7 +13,8 @@ import { linkTerms } from "../page/glossary/links.js";
 import { tokenLabel } from "../page/tokens.js";
 import { decodingControls } from "./playground/decoding_controls.js";
 import { outputRow, outputTokens, partialOutput, predictionBars } from "./playground/output.js";
-import { drawParseTree, parseBrackets } from "./playground/parse_tree.js";
+import { treeOfTrace } from "./playground/parse_tree.js";
+import { TreePanel } from "./playground/tree_panel.js";
 import { describeConditions } from "./shared/conditions.js";
 
 /** What the models of each task do; a task that is not listed has a generic text. @type {Record<string, string>} */
@@ -38,6 +39,7 @@ export const view = {
     const fileNote = h("p", { class: "note", hidden: context.source.live });
     const output = h("section", { class: "panel output-panel", "aria-label": "Output" });
     const settings = h("div", {});
+    const treePanel = new TreePanel(context.source, context.store);
     element.append(introduction, settings, fileNote, output);
     /** @type {Trace | null} */
     let shown = null;
@@ -56,7 +58,7 @@ export const view = {
       } else if (trace !== shown || drawnTheme !== document.documentElement.dataset.theme) {
         shown = trace;
         const hasAttention = trace.model.attention.length > 0;
-        setChildren(output, ...describeOutput(trace), hasAttention ? links(trace.generated.length > 0) : noAttention());
+        setChildren(output, ...describeOutput(trace, treePanel), hasAttention ? links(trace.generated.length > 0) : noAttention());
       }
       drawnTheme = document.documentElement.dataset.theme ?? "";
     }
@@ -86,24 +88,30 @@ export const view = {
           fileNote.textContent = `This page is a standalone file with a single run. To run other inputs: regard look ${model.name}`;
         }
         draw(trace);
+        if (treePanel.element.isConnected) treePanel.update(state);
       },
       destroy: unsubscribe,
       exports: {
         svg: () => domToSvg(output),
         csv: () => ({ name: "regard-output", rows: table(context.trace()) }),
       },
-      read: () => ({
-        output: output.querySelector(".output")?.textContent ?? "",
-        tokens: [...output.querySelectorAll(".token[data-position]")].map((chip) => ({
-          position: Number(/** @type {HTMLElement} */ (chip).dataset.position),
-          text: chip.querySelector(".token-text")?.textContent ?? "",
-          probability: Number(/** @type {HTMLElement} */ (chip).dataset.probability),
-        })),
-        labels: [...output.querySelectorAll("tr[data-label]")].map((row) => ({
-          label: /** @type {HTMLElement} */ (row).dataset.label,
-          probability: Number(/** @type {HTMLElement} */ (row).dataset.probability),
-        })),
-      }),
+      read: () => {
+        const hasTree = treePanel.element.isConnected;
+        if (hasTree && treePanel.isLoading()) return null;
+        return {
+          output: output.querySelector(".output")?.textContent ?? "",
+          tokens: [...output.querySelectorAll(".token[data-position]")].map((chip) => ({
+            position: Number(/** @type {HTMLElement} */ (chip).dataset.position),
+            text: chip.querySelector(".token-text")?.textContent ?? "",
+            probability: Number(/** @type {HTMLElement} */ (chip).dataset.probability),
+          })),
+          labels: [...output.querySelectorAll("tr[data-label]")].map((row) => ({
+            label: /** @type {HTMLElement} */ (row).dataset.label,
+            probability: Number(/** @type {HTMLElement} */ (row).dataset.probability),
+          })),
+          tree: hasTree ? treePanel.read() : null,
+        };
+      },
     };
   },
 };
@@ -122,18 +130,18 @@ function explain(model) {
   );
 }
 
-/** @param {Trace} trace */
-function describeOutput(trace) {
-  const tree = trace.model.task === "parsing" ? parseBrackets(trace.output) : null;
+/** @param {Trace} trace @param {TreePanel} treePanel */
+function describeOutput(trace, treePanel) {
+  const tree = treeOfTrace(trace);
   /** @type {HTMLElement[]} */
   const parts = [h("h2", {}, "Output")];
   if (trace.grid !== undefined)
     parts.push(h("img", { class: "input-image", src: trace.grid.image, alt: "The input image" }));
   if (trace.output !== "") parts.push(h("p", { class: "output" }, trace.output));
-  if (tree !== null)
-    parts.push(
-      h("div", { class: "parse-tree", tabindex: 0, role: "group", "aria-label": "Parse tree" }, drawParseTree(tree)),
-    );
+  if (tree !== null) {
+    treePanel.show(trace, tree);
+    parts.push(treePanel.element);
+  }
   if (trace.predictions.length > 0) parts.push(h("div", { class: "predictions" }, predictionBars(trace.predictions)));
   if (trace.generated.length > 0) {
     const probability = formatPercent(Math.exp(trace.log_probability));

@@ -145,6 +145,10 @@ class TracedAutoregressiveModel(TracedModel):
             max_new_tokens = min(config.max_length(len(source.ids) + 1), max_new_tokens)
         return Request(source.ids, max_new_tokens, config)
 
+    def source_tokens(self, source: Source) -> list[Token]:
+        """The tokens of the input, with the special tokens that the model adds."""
+        return self.source_detokenizer.tokens(self._source_ids(source))
+
     def output_text(self, source: Source, ids: Sequence[int]) -> str:
         """The text of generated tokens."""
         decode = getattr(self.pipeline, "decode_output", self.target_detokenizer.text)
@@ -172,7 +176,7 @@ class TracedAutoregressiveModel(TracedModel):
     ) -> Trace:
         start = time.perf_counter()
         source = self.encode_request(request)
-        source_tokens = self.source_detokenizer.tokens(self._source_ids(source))
+        source_tokens = self.source_tokens(source)
         if request.source_tokens is not None:
             request = edited_request(request, source_tokens, self.source_detokenizer.text(source.ids))
         run = self.record(source, request, on_token, should_stop, dtype)

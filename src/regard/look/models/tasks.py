@@ -5,7 +5,9 @@ classes of `autoregressive.py` and `encoder.py`.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from regard.look.models.encoder import (
 )
 from regard.look.models.images import TracedImageClassifier
 from regard.look.models.traced_model import IGNORE, Example, TracedModel
-from regard.look.schema import Choice, Prediction, RunRequest
+from regard.look.schema import Choice, Prediction, RunRequest, Token
 from regard.model import CausalLM, ClassificationHeadConfig
 from regard.task.base import Recipe
 from regard.task.classification.pipeline import TextLabeler
@@ -183,6 +185,20 @@ class TracedParser(TracedAutoregressiveModel):
 
     def search_request(self, source: Source, config: DecodeConfig, max_new_tokens: int) -> Request:
         return tree_request(source.ids, len(source.words), self.pipeline.symbols, config, max_new_tokens)
+
+    def source_tokens(self, source: Source) -> list[Token]:
+        """Tokens with the words of the tree, which are not always those of a text: `doesn't` is two.
+
+        A space belongs to the word after it, as in the tokens that begin with one.
+        """
+        tokens, text = super().source_tokens(source), source_text(source.words)
+        ids, spans = self.source_tokenizer.encode_with_offsets(text)
+        if tuple(ids) != source.ids:
+            return tokens
+        starts = list(accumulate((len(word) + 1 for word in text.split(" ")), initial=0))[:-1]
+        first_letters = (first + text[first : first + 1].isspace() for first, _ in spans)
+        of_tree = iter([bisect_right(starts, letter) - 1 for letter in first_letters])
+        return [token if token.special else token.model_copy(update={"word": next(of_tree)}) for token in tokens]
 
     def output_text(self, source: Source, ids: Sequence[int]) -> str:
         return str(self.pipeline.symbols.decode_tree(ids, [escape_brackets(word) for word in source.words]))

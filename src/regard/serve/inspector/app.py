@@ -24,6 +24,7 @@ from regard.look.analysis.embeddings.residual_stream import residual_stream
 from regard.look.analysis.head_importance import measure_heads
 from regard.look.analysis.head_roles.roles import check_roles, measure_roles
 from regard.look.analysis.model_diagram import draw_model
+from regard.look.analysis.patch_classes import patch_classes
 from regard.look.models.autoregressive import require_generator
 from regard.look.models.traced_model import TracedModel
 from regard.look.positions.schemes import positions
@@ -43,7 +44,7 @@ from regard.look.schema import (
     TokenEvent,
 )
 from regard.look.trace import MAX_BYTES, Trace, trace_from_bytes
-from regard.serve.inspector.attention import attention_response
+from regard.serve.inspector.attention import Rows, attention_response
 from regard.serve.inspector.errors import handle_errors
 from regard.serve.inspector.guard import LocalOnlyMiddleware
 from regard.serve.inspector.jobs import Jobs
@@ -208,9 +209,18 @@ def _add_attention_routes(app: FastAPI | APIRouter, state: AppState) -> None:
         head: str,
         pool: int | None = None,
         row: int | None = None,
+        mean_from: int | None = None,
     ) -> Response:
-        weights = state.store.get(trace_id).array(f"attention/{attention_type}")
-        return await compute(request, state.converter, lambda: attention_response(weights, layer, head, pool, row))
+        trace = state.store.get(trace_id)
+        rows = Rows(row, mean_from)
+        return await compute(
+            request, state.converter, lambda: attention_response(trace, attention_type, layer, head, pool, rows)
+        )
+
+    @app.get("/api/traces/{trace_id}/patch-classes")
+    async def classes(trace_id: str, request: Request) -> Response:
+        trace = state.store.get(trace_id)
+        return await compute(request, state.worker(trace), lambda: _json(patch_classes(trace)))
 
     @app.post("/api/traces/{trace_id}/nodes/{node_id}")
     async def node(trace_id: str, node_id: int, request: Request) -> Response:

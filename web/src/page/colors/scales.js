@@ -87,10 +87,21 @@ export function weightLimit(weights) {
  * @param {number} limit
  */
 export function colorCell(element, scale, value, limit) {
-  const pixel = scaleColors(scale)[colorIndex(scale, value, limit)];
-  const [red, green, blue] = [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255];
+  const [red, green, blue] = scaleColor(scale, value, limit);
   element.style.backgroundColor = value === null ? "" : `rgb(${red}, ${green}, ${blue})`;
   element.style.color = value === null ? "" : textColor([red, green, blue]);
+}
+
+/**
+ * The color of a value: red, green, blue.
+ * @param {Scale} scale
+ * @param {number | null} value
+ * @param {number} limit
+ * @returns {[number, number, number]}
+ */
+export function scaleColor(scale, value, limit) {
+  const pixel = scaleColors(scale)[colorIndex(scale, value, limit)];
+  return [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255];
 }
 
 /** Black or white, whichever has the larger contrast with a color: at least 4.58 (WCAG 2.1). @param {number[]} rgb */

@@ -15,6 +15,7 @@ const ENTRIES = [
   ["activation function", "A nonlinear function between linear layers, such as ReLU or GELU.", "model"],
   ["attention", "A weighted sum of the values of tokens; a weight says how well the query of one token matches the key of another.", "heads cell model"],
   ["attention pattern", "A rule that says which keys each query may attend to, such as those in a window around it.", "patterns model"],
+  ["attention rollout", "Attention followed through several layers back to the input: the product of the layers’ mean attention, each mixed half and half with the residual connection.", "heads"],
   ["attention weight", "How much of a token’s value enters a head’s output for one query; the weights of a query add up to 1.", "heads cell decoding"],
   ["batch", "Several inputs that are computed at the same time: the first dimension of a shape.", "model"],
   ["beam", "One of the hypotheses that a beam search keeps after a step.", "decoding"],

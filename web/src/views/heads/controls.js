@@ -6,7 +6,9 @@
 
 import { h, setChildren, uniqueId } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatPercent } from "../../page/format.js";
+import { hasRollout, selectedHead } from "../../page/selected_heads.js";
 import { STEP_NAMES } from "../../page/tokens.js";
+import { dropDown } from "../shared/choices.js";
 
 /** @type {Record<AttentionType, string>} */
 const DESCRIPTIONS = {
@@ -20,7 +22,12 @@ export function headControls({ store }) {
   const tabs = h("div", { class: "attention-types", role: "radiogroup", "aria-label": "Attention type" });
   const description = h("p", { class: "note" });
   const mergeSubwords = checkbox("Merge subwords into words", (checked) => store.set({ merge_subwords: checked }));
-  const averageHeads = checkbox("Average the layer’s heads", (checked) => store.set({ average_heads: checked }));
+  const averageHeads = checkbox("Average the layer’s heads", (checked) =>
+    store.set({ average_heads: checked, rollout: false }),
+  );
+  const rollout = dropDown("Attention rollout", (layer) =>
+    store.set(layer === "" ? { rollout: false } : { rollout: true, average_heads: false, layer: Number(layer) }),
+  );
   const showSpecial = checkbox("Show special tokens", (checked) => store.set({ show_special: checked }));
   const threshold = h("input", { type: "range", min: 0, max: 0.98, step: 0.01, id: uniqueId("threshold") });
   const thresholdValue = h("output", { for: threshold.id });
@@ -39,7 +46,7 @@ export function headControls({ store }) {
     { class: "head-controls", "data-no-export": true },
     tabs,
     description,
-    h("div", { class: "controls" }, mergeSubwords.element, averageHeads.element, showSpecial.element, thresholdField),
+    h("div", { class: "controls" }, mergeSubwords.element, averageHeads.element, rollout.element, showSpecial.element, thresholdField),
   );
   let builtFor = "";
 
@@ -64,12 +71,24 @@ export function headControls({ store }) {
       description.textContent = types.length === 0 ? "" : text;
       mergeSubwords.element.hidden = thresholdField.hidden = isImage;
       mergeSubwords.input.checked = state.merge_subwords;
-      averageHeads.input.checked = state.average_heads;
+      const layers = trace?.model.attention.find((spec) => spec.attention_type === state.attention_type)?.layers ?? 0;
+      const shown = trace === null ? null : selectedHead(state, trace.model).head;
+      averageHeads.input.checked = shown === "mean";
+      rollout.element.hidden = trace === null || !hasRollout(trace.model, state.attention_type);
+      rollout.update(
+        [{ value: "", label: "off" }, ...Array.from({ length: layers }, (_, layer) => rolloutChoice(layer))],
+        shown === "rollout" ? String(state.layer) : "",
+      );
       showSpecial.input.checked = state.show_special;
       threshold.value = String(Math.sqrt(state.threshold));
       thresholdValue.textContent = formatPercent(state.threshold);
     },
   };
+}
+
+/** @param {number} layer */
+function rolloutChoice(layer) {
+  return { value: String(layer), label: `up to layer ${layer + 1}` };
 }
 
 /** @param {AttentionType} type @param {() => void} onSelect */

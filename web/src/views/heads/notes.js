@@ -8,6 +8,7 @@
 import { formatPercent } from "../../page/format.js";
 
 /**
+ * How the displayed attention was aggregated. The texts may link to the glossary: [[softmax]].
  * @param {State} state
  * @param {Trace} trace
  * @param {Selection} selection
@@ -36,9 +37,17 @@ export function attentionNotes(state, trace, selection) {
   const joint = trace.model.attention.filter((spec) => spec.weights_only);
   if (joint.length > 1)
     notes.push("This model attends to the source and to the target so far at once: the weights of both add up to 1 together.");
-  if (state.average_heads)
+  if (selection.main.head === "rollout") notes.push(describeRollout(state));
+  else if (state.average_heads)
     notes.push(`This is the mean over all heads of layer ${state.layer + 1}; single heads may look very different.`);
   return notes;
+}
+
+/** What attention rollout is. @param {State} state */
+function describeRollout({ attention_type: type, layer }) {
+  const layers = layer === 0 ? "layer 1" : `layers 1 to ${layer + 1}`;
+  const decoder = type === "decoder" ? " What the decoder takes from the source by cross-attention is left out." : "";
+  return `[[Attention rollout|attention rollout]] (Abnar & Zuidema 2020) follows attention through ${layers} back to the input: how much of each input token is in each token after layer ${layer + 1}. R = I at first; each layer makes it R ← (0.5 · A + 0.5 · I) · R, where A is the mean over the layer’s heads, I stands for the residual connection, and the rows of the factor are renormalized to 1. It is an approximation: values and feed-forward networks do not enter.${decoder}`;
 }
 
 /**
@@ -56,7 +65,7 @@ export function attentionTable(selection, type) {
       selection.columns.map((column, columnIndex) => [
         type,
         layer + 1,
-        head === "mean" ? "mean" : head + 1,
+        typeof head === "number" ? head + 1 : head,
         row.tokens[0],
         row.label,
         column.tokens[0],

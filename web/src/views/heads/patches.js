@@ -1,144 +1,217 @@
 /**
- * Attention over an image: for each head, a copy of the image with the attended patches highlighted. A click or the arrow
- * keys select the query patch; the class token and registers have buttons.
+ * Attention over an image: the image for each head, colored where the query attends. The query is by default what the
+ * classifier reads, the class token or the mean of the patches; any patch and any other token can be chosen.
  */
 
-/** @import { Trace } from "../../contract" */
-/** @import { Selection } from "./selection.js" */
-/** @import { Pin } from "./lines.js" */
+/** @import { HeadChoice, Source, State, Store, Trace } from "../../contract" */
 
-import { cssVariable, h, setChildren } from "../../page/dom.js";
-import { formatPercent, headName } from "../../page/format.js";
+import { h, setChildren } from "../../page/dom.js";
+import { formatPercent, formatWeight, headName } from "../../page/format.js";
 import { paletteColor } from "../../page/colors/palette.js";
+import { selectedHeads } from "../../page/selected_heads.js";
+import { tokenLabel } from "../../page/tokens.js";
+import { LatestRequest } from "../shared/latest_request.js";
+import { slider } from "../shared/slider.js";
+import { PatchCanvas, firstPatch, hasClassToken } from "./patch_canvas.js";
 import { headKey } from "./weighted_sum.js";
 
-const IMAGE_SIZE = 224;
+const PATCH_NAMES = " A patch is named by its row and column, from 0,0 in the upper left.";
 
-/** @param {(pin: Pin | null) => void} pin */
-export function patchPanel(pin) {
-  const specialButtons = h("div", { class: "controls" });
-  const headImages = h("div", { class: "head-images" });
-  const summary = h("p", { class: "note", "aria-live": "polite" });
-  const element = h("div", { class: "patches", hidden: true }, specialButtons, headImages, summary);
-  const image = new Image();
-  /** @type {(() => void) | null} */
-  let repaint = null;
-  image.addEventListener("load", () => repaint?.());
+/** @typedef {{ layer: number, head: HeadChoice, weights: number[] }} HeadRow */
+/** @typedef {{ key: string, trace: Trace, query: number, heads: HeadRow[] }} Shown */
 
-  return {
-    element,
-    /**
-     * @param {Trace} trace
-     * @param {Selection} selection
-     * @param {number} limit the weight that has the full color
-     * @param {Pin | null} pinned
-     */
-    show(trace, selection, limit, pinned) {
-      const { grid } = trace;
-      element.hidden = grid === undefined || selection.pooled > 1;
-      if (grid === undefined || element.hidden) return;
-      const firstPatch = trace.source.length - grid.rows * grid.columns;
-      const row = pinned?.role === "query" ? pinned.group : 0;
-      const groupOf = new Map(selection.rows.flatMap((group, index) => group.tokens.map((token) => [token, index])));
-      const query = selection.rows[row]?.tokens[0] ?? 0;
-      setChildren(
-        specialButtons,
-        trace.source.slice(0, firstPatch).map((special, position) =>
-          h(
-            "button",
-            {
-              type: "button",
-              "aria-pressed": String(query === position),
-              onclick: () => pin({ role: "query", group: groupOf.get(position) ?? 0 }),
-            },
-            `Attention of ${special.piece}`,
-          ),
-        ),
-      );
-      const paint = () =>
-        setChildren(
-          headImages,
-          selection.overlaid.map(({ layer, head, matrix }, index) => {
-            const canvas = h("canvas", {
-              width: IMAGE_SIZE,
-              height: IMAGE_SIZE,
-              tabindex: 0,
-              role: "application",
-              "aria-roledescription": "image",
-              "aria-label": `${headName(layer, head)}: attended patches; arrow keys move the query patch`,
-            });
-            const weights = selection.columns.map((_, column) => matrix.values[row * matrix.columns + column]);
-            paintPatches(canvas, image, grid, weights, selection, { firstPatch, color: paletteColor(index), limit, query });
-            /** @param {number} patchRow @param {number} patchColumn */
-            const pinPatch = (patchRow, patchColumn) => {
-              if (patchRow < 0 || patchColumn < 0 || patchRow >= grid.rows || patchColumn >= grid.columns) return;
-              const group = groupOf.get(firstPatch + patchRow * grid.columns + patchColumn);
-              if (group === undefined) return;
-              pin({ role: "query", group });
-              headImages.querySelectorAll("canvas")[index]?.focus();
-            };
-            canvas.addEventListener("click", (event) => {
-              const box = canvas.getBoundingClientRect();
-              pinPatch(
-                Math.floor(((event.clientY - box.top) / box.height) * grid.rows),
-                Math.floor(((event.clientX - box.left) / box.width) * grid.columns),
-              );
-            });
-            canvas.addEventListener("keydown", (event) => {
-              const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-              if (move === undefined) return;
-              event.preventDefault();
-              const patch = Math.max(0, query - firstPatch);
-              pinPatch(Math.floor(patch / grid.columns) + move[0], (patch % grid.columns) + move[1]);
-            });
-            return h("figure", {}, canvas, h("figcaption", {}, headKey(headName(layer, head), index)));
-          }),
-        );
-      repaint = paint;
-      if (image.src !== grid.image) image.src = grid.image;
-      paint();
-      const largest = selection.overlaid.map(({ layer, head, matrix }) => {
-        let best = 0;
-        for (let column = 0; column < matrix.columns; column++)
-          if (matrix.values[row * matrix.columns + column] > matrix.values[row * matrix.columns + best]) best = column;
-        const weight = formatPercent(matrix.values[row * matrix.columns + best]);
-        return `${headName(layer, head)}: most on ${selection.columns[best]?.label}, ${weight}`;
-      });
-      summary.textContent = `The framed patch is the query; the stronger the color of a patch, the larger its weight, up to ${formatPercent(limit)}. ${largest.join(". ")}.`;
-    },
-  };
+/** The query: a position, or -1 for the mean of all patches. @param {State} state @param {Trace} trace */
+export function imageQuery(state, trace) {
+  const isPinned = state.token_role === "query" && state.token >= 0 && state.token < trace.source.length;
+  return isPinned ? state.token : hasClassToken(trace) ? 0 : -1;
 }
 
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {HTMLImageElement} image
- * @param {{ rows: number, columns: number }} grid
- * @param {number[]} weights of the columns
- * @param {Selection} selection
- * @param {{ firstPatch: number, color: string, limit: number, query: number }} options the positions of the first patch,
- *   after the special tokens, and of the query; the head's color, and the weight that has it in full
- */
-function paintPatches(canvas, image, grid, weights, selection, { firstPatch, color, limit, query }) {
-  const context = canvas.getContext("2d");
-  if (context === null) return;
-  const [width, height] = [canvas.width / grid.columns, canvas.height / grid.rows];
-  /** @type {(patch: number) => [number, number]} */
-  const corner = (patch) => [(patch % grid.columns) * width, Math.floor(patch / grid.columns) * height];
-  context.imageSmoothingEnabled = false;
-  context.globalAlpha = 0.55;
-  if (image.complete && image.naturalWidth > 0) context.drawImage(image, 0, 0, canvas.width, canvas.height);
-  context.fillStyle = color;
-  selection.columns.forEach((column, index) => {
-    const patch = column.tokens[0] - firstPatch;
-    if (patch < 0) return;
-    context.globalAlpha = 0.9 * Math.sqrt(Math.min(1, weights[index] / limit));
-    context.fillRect(...corner(patch), width, height);
+export class PatchPanel {
+  /** @param {Source} source @param {Store} store @param {(message: string) => void} onError @param {() => void} onLoad */
+  constructor(source, store, onError, onLoad) {
+    this.source = source;
+    this.store = store;
+    this.onError = onError;
+    this.onLoad = onLoad;
+    this.queries = h("div", { class: "controls image-queries", role: "group", "aria-label": "Query" });
+    this.strength = slider("Strength of the colors", 0, 1, 0.05, (overlay) => store.set({ overlay }));
+    this.images = h("div", { class: "head-images" });
+    this.legend = h("div", { class: "legends" });
+    this.summary = h("p", { class: "note", "aria-live": "polite" });
+    this.element = h(
+      "div",
+      { class: "patches", hidden: true },
+      this.queries,
+      h("div", { class: "controls" }, this.strength.element),
+      this.images,
+      this.legend,
+      this.summary,
+    );
+    this.request = new LatestRequest();
+    /** @type {Shown | null} */
+    this.shown = null;
+    this.requested = "";
+    /** @type {{ canvas: PatchCanvas, caption: HTMLElement }[]} */
+    this.figures = [];
+  }
+
+  /** @param {Trace} trace @param {State} state */
+  update(trace, state) {
+    this.element.hidden = trace.grid === undefined;
+    if (trace.grid === undefined) return;
+    this.strength.show(state.overlay, formatPercent);
+    const query = imageQuery(state, trace);
+    this.showQueries(trace, query);
+    const heads = selectedHeads(state, trace.model);
+    const key = JSON.stringify([trace.id, heads, query]);
+    if (key === this.shown?.key) this.draw(state);
+    if (key === this.requested) return;
+    this.requested = key;
+    const wanted = query < 0 ? { from: firstPatch(trace) } : query;
+    const rows = heads.map(({ layer, head }) => this.source.row(trace.id, state.attention_type, layer, head, wanted));
+    this.request.start(
+      Promise.all(rows),
+      (loaded) => {
+        const weights = loaded.map((row) => Array.from(row.values));
+        this.shown = { key, trace, query, heads: heads.map((head, index) => ({ ...head, weights: weights[index] })) };
+        this.draw(this.store.get());
+        this.onLoad();
+      },
+      (message) => {
+        this.requested = "";
+        this.onError(message);
+      },
+    );
+  }
+
+  /** Buttons for the queries that are no patch. @param {Trace} trace @param {number} query */
+  showQueries(trace, query) {
+    const special = trace.source
+      .slice(0, firstPatch(trace))
+      .map((_, position) => ({ name: queryName(trace, position), position }));
+    const others = hasClassToken(trace) ? [] : [{ name: queryName(trace, -1), position: -1 }];
+    const buttons = [...others, ...special].map(({ name, position }) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "data-query": position,
+          "aria-pressed": String(query === position),
+          onclick: () => this.store.set({ token: position, token_role: "query" }),
+        },
+        name.charAt(0).toUpperCase() + name.slice(1),
+      ),
+    );
+    const focused = this.queries.querySelector(":focus")?.getAttribute("data-query");
+    setChildren(
+      this.queries,
+      h("span", { class: "note" }, "Query:"),
+      buttons,
+      h("span", { class: "note" }, "or select a patch of the image"),
+    );
+    buttons.find((button) => button.dataset.query === focused)?.focus();
+  }
+
+  /** @param {State} state */
+  draw({ overlay }) {
+    const { trace, query, heads } = /** @type {Shown} */ (this.shown);
+    const grid = /** @type {NonNullable<Trace["grid"]>} */ (trace.grid);
+    const first = firstPatch(trace);
+    this.build(heads.length);
+    const limit = this.limit();
+    heads.forEach(({ layer, head, weights }, index) => {
+      const { canvas, caption } = this.figures[index];
+      const color = paletteColor(index);
+      const patches = weights
+        .slice(first)
+        .map((weight) => ({ color, opacity: limit === 0 ? 0 : overlay * Math.sqrt(Math.min(1, weight / limit)) }));
+      canvas.show(grid, patches, query - first);
+      const name = headName(layer, head);
+      canvas.canvas.setAttribute("aria-label", `${name}: attended patches; arrow keys move the query patch`);
+      setChildren(caption, headKey(name, index));
+    });
+    setChildren(this.legend, overlayLegend(limit));
+    setChildren(this.summary, describeQuery(trace, query), heads.map((head) => describeHead(trace, head)).join(" "), PATCH_NAMES);
+  }
+
+  /** The weight that has the full color: the largest on a patch other than the query. */
+  limit() {
+    if (this.shown === null) return 0;
+    const { trace, query, heads } = this.shown;
+    const first = firstPatch(trace);
+    const others = heads.flatMap(({ weights }) => weights.filter((_, token) => token >= first && token !== query));
+    return others.reduce((largest, weight) => Math.max(largest, weight), 0);
+  }
+
+  /** @param {number} count */
+  build(count) {
+    if (this.figures.length === count) return;
+    const select = (/** @type {number} */ patch) => {
+      const { trace } = /** @type {Shown} */ (this.shown);
+      this.store.set({ token: firstPatch(trace) + patch, token_role: "query" });
+    };
+    this.figures = Array.from({ length: count }, () => ({
+      canvas: new PatchCanvas("", select),
+      caption: h("figcaption", {}),
+    }));
+    setChildren(
+      this.images,
+      this.figures.map(({ canvas, caption }) => h("figure", {}, canvas.canvas, caption)),
+    );
+    this.images.classList.toggle("several", count > 1);
+  }
+
+  read() {
+    if (this.shown === null || this.shown.key !== this.requested) return null;
+    const { query, heads } = this.shown;
+    return { query, heads, limit: this.limit(), summary: this.summary.textContent ?? "" };
+  }
+}
+
+/** @param {Trace} trace @param {number} query */
+function queryName(trace, query) {
+  if (query < 0) return "mean of all patches";
+  const { piece } = trace.source[query];
+  return query >= firstPatch(trace) ? `patch ${piece}` : piece === "⟨class⟩" ? "class token" : piece.replace(/[⟨⟩]/g, "");
+}
+
+/** @param {Trace} trace @param {number} query */
+function describeQuery(trace, query) {
+  if (query >= firstPatch(trace)) return `The query is the framed patch ${trace.source[query].piece}. `;
+  if (query < 0)
+    return "The query is the mean of all patches, because this model classifies the mean of their vectors: each weight is the mean over the queries. ";
+  const isClass = trace.source[query].piece === "⟨class⟩";
+  return isClass
+    ? "The query is the class token, whose vector the classifier reads. "
+    : `The query is ${queryName(trace, query)}, which belongs to no patch. `;
+}
+
+/** @param {Trace} trace @param {HeadRow} head */
+function describeHead(trace, { layer, head, weights }) {
+  const first = firstPatch(trace);
+  let best = first;
+  weights.forEach((weight, token) => {
+    if (token >= first && weight > weights[best]) best = token;
   });
-  context.globalAlpha = 1;
-  context.strokeStyle = cssVariable("--warn");
-  context.lineWidth = 3;
-  const queryPatch = query - firstPatch;
-  if (queryPatch < 0) return;
-  const [x, y] = corner(queryPatch);
-  context.strokeRect(x + 1.5, y + 1.5, width - 3, height - 3);
+  const special = weights
+    .slice(0, first)
+    .map((weight, token) => `${formatPercent(weight)} on ${tokenLabel(trace.source[token])}`);
+  const elsewhere = special.length === 0 ? "" : `; not in the image: ${special.join(", ")}`;
+  const name = headName(layer, head);
+  return `${name.charAt(0).toUpperCase()}${name.slice(1)}: most on patch ${trace.source[best].piece} (${formatPercent(weights[best])})${elsewhere}.`;
+}
+
+/** @param {number} limit */
+function overlayLegend(limit) {
+  const ticks = [0, 0.04, 0.16, 0.36, 0.64, 1].map((fraction) => {
+    const tick = h("span", {}, fraction === 0 ? "0" : formatWeight(fraction * limit));
+    tick.style.left = `${100 * Math.sqrt(fraction)}%`;
+    return tick;
+  });
+  return h(
+    "div",
+    { class: "legend" },
+    h("span", { class: "legend-label" }, "attention weight of a patch; the largest (beside the query’s own) has the full color"),
+    h("div", { class: "ramp overlay-ramp" }, h("div", { class: "overlay-colors" }), ticks),
+  );
 }

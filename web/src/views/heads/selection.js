@@ -2,10 +2,10 @@
  * The attention that the heads view shows: which matrices between which tokens, for one head or several overlaid ones.
  */
 
-/** @import { AttentionType, Matrix, Source, State, Trace } from "../../contract" */
+/** @import { AttentionType, HeadChoice, Matrix, Source, State, Trace } from "../../contract" */
 /** @import { TokenGroup } from "../../page/tokens.js" */
 
-import { selectedHeads } from "../../page/selected_heads.js";
+import { selectedHead, selectedHeads } from "../../page/selected_heads.js";
 import {
   aggregate,
   groupNeighbors,
@@ -20,7 +20,7 @@ import {
 /** A weight that shows clearly where a token attends. */
 const CLEAR_WEIGHT = 0.6;
 
-/** @typedef {{ layer: number, head: number | "mean", matrix: Matrix }} HeadMatrix */
+/** @typedef {{ layer: number, head: HeadChoice, matrix: Matrix }} HeadMatrix */
 
 /**
  * @typedef {object} Selection
@@ -39,7 +39,7 @@ const CLEAR_WEIGHT = 0.6;
  * @returns {Promise<Selection>}
  */
 export async function select(source, trace, state) {
-  const main = { layer: state.layer, head: state.average_heads ? /** @type {"mean"} */ ("mean") : state.head };
+  const main = selectedHead(state, trace.model);
   const overlaid = selectedHeads(state, trace.model);
   const [mainMatrix, ...matrices] = await Promise.all(
     [main, ...overlaid].map(({ layer, head }) => source.matrix(trace.id, state.attention_type, layer, head)),
@@ -86,7 +86,7 @@ export function causalMask(type, rows, columns) {
 
 /**
  * The head with the sharpest attention (the largest weights on other tokens, averaged over the rows), and the first
- * token whose attention is clear.
+ * token whose attention is clear; -1 for an image.
  * @param {Source} source
  * @param {Trace} trace
  * @param {AttentionType} type
@@ -116,5 +116,5 @@ export async function sharpestHead(source, trace, type) {
     });
   }
   const { layer, head, token } = best;
-  return { layer, head, token };
+  return { layer, head, token: trace.grid === undefined ? token : -1 }; // an image has a query of its own
 }

@@ -12,7 +12,7 @@ import { h, setChildren } from "../../page/dom.js";
 import { formatPercent, headName } from "../../page/format.js";
 import { paintPixels } from "../../page/matrix_painter.js";
 import { paletteColor } from "../../page/colors/palette.js";
-import { headPlace } from "../../page/selected_heads.js";
+import { headPlace, selectedHead } from "../../page/selected_heads.js";
 import { aggregate } from "../../page/tokens.js";
 import { addTooltip } from "../../page/tooltip.js";
 import { causalMask, groupRowsAndColumns } from "./selection.js";
@@ -75,7 +75,7 @@ export function thumbnailGrid(context) {
     const selected = `${state.layer}.${state.head}`;
     const before = state.heads.length === 0 && name !== selected ? [selected] : state.heads;
     const heads = before.includes(name) ? before.filter((each) => each !== name) : [...before, name];
-    store.set({ heads: heads.length === 1 && heads[0] === selected ? [] : heads, average_heads: false });
+    store.set({ heads: heads.length === 1 && heads[0] === selected ? [] : heads, average_heads: false, rollout: false });
   }
 
   /** @param {Head[]} heads all of them */
@@ -187,7 +187,7 @@ export function thumbnailGrid(context) {
     );
     select.addEventListener("click", (event) => {
       if (event.shiftKey || event.metaKey || event.ctrlKey) return toggleOverlay(layer, head);
-      return store.set({ layer, head, heads: [], average_heads: false });
+      return store.set({ layer, head, heads: [], average_heads: false, rollout: false });
     });
     overlay.addEventListener("click", () => toggleOverlay(layer, head));
     addTooltip(select, () => (measured === null ? null : describe(layer, head)));
@@ -201,13 +201,14 @@ export function thumbnailGrid(context) {
   /** @param {State} state @param {Trace} trace */
   function mark(state, trace) {
     const selected = `${state.layer}.${state.head}`;
+    const showsLayer = typeof selectedHead(state, trace.model).head !== "number";
     for (const cell of [...cells.values()].flatMap((each) => each.querySelector(".thumbnail") ?? [])) {
       const select = /** @type {HTMLElement} */ (cell.querySelector(".select-head"));
       const overlay = /** @type {HTMLElement} */ (cell.querySelector(".overlay-head"));
       const [layer, head] = [Number(select.dataset.layer), Number(select.dataset.head)];
       const name = `${layer}.${head}`;
-      const isSelected = state.average_heads ? layer === state.layer : name === selected;
-      const isOverlaid = !state.average_heads && state.heads.includes(name);
+      const isSelected = showsLayer ? layer === state.layer : name === selected;
+      const isOverlaid = !showsLayer && state.heads.includes(name);
       cell.classList.toggle("selected", isSelected);
       cell.classList.toggle("overlaid", isOverlaid);
       select.setAttribute("aria-pressed", String(isSelected));

@@ -6,7 +6,7 @@ import { h } from "../../page/dom.js";
 import { scrollable } from "./section.js";
 
 /** Columns whose header stands on the left, above text. */
-const TEXT_COLUMNS = ["output", "prefix", "token", "state"];
+const TEXT_COLUMNS = ["class", "output", "prefix", "token", "state"];
 
 /** @param {string} label @param {string[]} columns @param {HTMLTableRowElement[]} rows */
 export function numberTable(label, columns, rows) {
