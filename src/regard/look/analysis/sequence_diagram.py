@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.positions.absolute import Position
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import AttentionKey
 from regard.look.analysis.diagram_box import Box
@@ -126,10 +127,18 @@ class _SequenceDiagram:
         name = path.removesuffix(".module")
         attention = self.attention_keys.get(module)
         shape = self.shape(name)
+        if isinstance(module, Position):
+            return self.position(module, path)
         if attention is not None and shape:
             heads = "1 head" if module.heads == 1 else f"{module.heads} heads"
             shape = shape.replace(" → ", f" → {heads} → ")
         return Box(path, _label(module, name), kind, shape, _describe(module), _named(module, name), (), attention)
+
+    def position(self, position: Position, path: str) -> Box:
+        """A positional encoding, which these models add to the embedding."""
+        kind = "Source positions" if "source" in path else "Positions"
+        description = "A learned vector for each position is added to the embedding."
+        return Box(path, kind, "position", "", description, _named(position, path), position="added")
 
     def shape(self, path: str) -> str:
         return self.shapes.get(path, "")
