@@ -202,6 +202,9 @@ function drawClosedLayer(placed, drawing) {
         `${truncate(line, isNarrow ? 20 : 40)} `,
       ),
     ),
+    isNarrow &&
+      !drawing.coloring.isByKind &&
+      s("text", { x: x + width - 8, y: first, "text-anchor": "end", "font-size": 10, fill: ink }, `${value} `),
     swatches,
   );
 }

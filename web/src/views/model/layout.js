@@ -160,10 +160,11 @@ function layOutColumn(boxes, index, left, open, sizes) {
   /** @param {ModuleBox} sublayer a function with its norm, and the residual connection around it */
   const addSublayer = (sublayer) => {
     if (sublayer.children.length === 0) return addBox(sublayer, "module");
-    const start = Math.min(from - 5, y - 4); // inside the frame of the layer
+    /** @type {[number, number]} */
+    const start = [center, Math.min(from - 5, y - 4)]; // inside the frame of the layer
     for (const box of sublayer.children) {
       addBox(box, "module");
-      if (box.kind !== "norm" && sublayer.kind === "residual") addSum(box, [[center, start]], "added");
+      if (box.kind !== "norm" && sublayer.kind === "residual") addSum(box, [start], "added");
     }
   };
   /** @param {ModuleBox} layer */

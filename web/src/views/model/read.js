@@ -37,14 +37,8 @@ export function tableOf(boxes, figures) {
  */
 export function readDiagram(boxes, drawing, figures) {
   return {
-    modules: boxes.map(({ path, label, kind, parameter_count, shape }) => ({
-      path,
-      label,
-      kind,
-      parameter_count,
-      shape,
-      live: figures(path),
-    })),
+    modules: boxes.map(({ path, label, kind, parameter_count, shape }) => ({ path, label, kind, parameter_count, shape })),
+    figures: Object.fromEntries(boxes.map(({ path }) => [path, figures(path)])),
     drawn: /** @type {SVGGElement[]} */ ([...drawing.querySelectorAll(".module")]).map((module) => ({
       path: module.dataset.path,
       form: module.dataset.form,
