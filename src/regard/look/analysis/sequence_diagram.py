@@ -145,13 +145,15 @@ class _SequenceDiagram:
 
 
 def _module_shapes(model: SequenceToSequence | CausalSequenceModel) -> dict[str, str]:
-    """The shapes of the first input and output of each module in one pass, by its name."""
+    """The shapes of the first input and output of each module in one pass (of embeddings the last), by its name."""
     shapes: dict[str, str] = {}
 
     def recorder(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             found, produced = _first_tensor(inputs), _first_tensor(output)
             if found is not None and produced is not None:
+                if isinstance(module, TokenEmbedding):  # one for both sides is drawn with its last call, the target's
+                    shapes.pop(name, None)
                 shapes.setdefault(name, f"{_write(found)} → {_write(produced)}")
 
         return hook

@@ -80,7 +80,7 @@ export function parameterTable(box) {
 export function costNotes({ notes, flops, bytes }) {
   return [
     `In all, a pass over this input and output takes ${formatPrefixed(flops, "FLOP")}, and training saves ` +
-      `${formatPrefixed(bytes, "B")} of it, after the cost model of “regard cost”; FLOPs are those of matrix products.`,
+      `${formatPrefixed(bytes, "B")} of it, after the cost model of “regard cost”. FLOPs are floating-point operations, counted in matrix products.`,
     ...notes,
   ].map((text) => h("p", { class: "note" }, text));
 }
