@@ -152,7 +152,9 @@ def test_files_say_that_heads_are_off(heads_off: Page, browser: Browser, tmp_pat
     page_file = download(heads_off, "The page as a standalone HTML file", tmp_path)
     assert (file.name, page_file.name) == ("trace-heads-off.safetensors", "regard-heads-off.html")
     switch_view(heads_off, "model")
-    assert download(heads_off, "This view as SVG", tmp_path).name == "regard-model.svg"  # it shows no run
+    assert download(heads_off, "This view as SVG", tmp_path).name == "regard-model-heads-off.svg"
+    switch_view(heads_off, "positions")
+    assert download(heads_off, "This view as SVG", tmp_path).name == "regard-positions.svg"  # it shows no run
     open_view(heads_off, "heads", text=SENTENCE)
     assert heads_off.locator(".run-notice").is_hidden()
     heads_off.set_input_files("#trace-file", file)

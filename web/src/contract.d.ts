@@ -40,7 +40,18 @@ export interface ModuleBox {
   /** The module's path, such as "decoder.layers.0.self_attn"; unique. */
   path: string;
   label: string;
-  kind: "model" | "input" | "stack" | "block" | "attention" | "feed-forward" | "norm" | "residual" | "output" | "other";
+  kind:
+    | "model"
+    | "input"
+    | "position"
+    | "stack"
+    | "block"
+    | "attention"
+    | "feed-forward"
+    | "norm"
+    | "residual"
+    | "output"
+    | "other";
   /** Every parameter with its shape. */
   parameters: { name: string; shape: number[] }[];
   /** The number of parameters in this box and all boxes inside it. A shared parameter counts once, where it comes first. */
@@ -49,6 +60,8 @@ export interface ModuleBox {
   shape: string;
   /** For an attention module, which one it is. A click opens it in the heads view. */
   attention?: { attention_type: AttentionType; layer: number };
+  /** How a positional encoding joins the embedding; "rotary": this attention rotates queries and keys by their position. */
+  position?: "added" | "concatenated" | "rotary";
   /** One sentence for readers who have never seen such a module. */
   description: string;
   children: ModuleBox[];
@@ -309,7 +322,7 @@ export interface Job {
   total: number;
   state: "running" | "done" | "failed" | "stopped";
   error: string;
-  result?: HeadImportance | HeadRoles | Contrast;
+  result?: HeadImportance | HeadRoles | Contrast | ModuleTimes;
 }
 export interface HeadImportance {
   metric: "loss" | "bleu";
@@ -409,6 +422,61 @@ export interface Contrast {
   feed_forwards: { stack: "encoder" | "decoder"; layer: number; change: number }[];
   /** Words occluded: the embeddings of their tokens replaced by zeros. `positions` are those of `source` or `target`. */
   words: { side: "source" | "target"; positions: number[]; change: number }[];
+}
+
+/**
+ * `GET api/traces/{id}/activations`: what leaves each box of the model diagram in one pass over the input and the output,
+ * and what the box costs in that pass.
+ */
+export interface ModuleActivations {
+  /** In the order of the diagram. A box that the pass does not call as one module has neither shape nor norm. */
+  boxes: {
+    path: string;
+    /** Of the tensor that leaves the box, such as [1, 12, 256]. */
+    shape?: number[];
+    /** The mean norm of its vectors over the tokens. */
+    norm?: number;
+    /** FLOPs of the matmuls, and bytes of activations that training saves for the backward pass; with the boxes inside it. */
+    flops?: number;
+    bytes?: number;
+  }[];
+  /** The cost model's estimate for the whole pass, which the boxes add up to. */
+  flops: number;
+  bytes: number;
+  /** Sentences: what is not known of this model. */
+  notes: string[];
+}
+
+/**
+ * `GET api/traces/{id}/activations/values?path=PATH&first=DIMENSION`: what leaves one box, 16 dimensions at a time, of the
+ * first 256 tokens.
+ */
+export interface ModuleValues {
+  path: string;
+  /** The tokens that the rows belong to, and whose they are; neither if the box has no row for each token. */
+  side?: "source" | "target";
+  tokens: Token[];
+  /** The number of rows in all. */
+  rows: number;
+  /** The norm of each row, over all dimensions. */
+  norms: number[];
+  /** The number of dimensions, and the first of `values`. */
+  width: number;
+  first: number;
+  values: number[][];
+  /** The largest absolute value in all dimensions of these rows. */
+  limit: number;
+}
+
+/**
+ * `POST api/traces/{id}/module-times`: measure how long each box takes; answered by a `Job`. Times are medians over the
+ * passes so far.
+ */
+export interface ModuleTimes {
+  passes: number;
+  /** What it was measured on, in words. */
+  device: string;
+  boxes: { path: string; seconds: number }[];
 }
 
 /**
@@ -616,6 +684,7 @@ export interface Embedded {
   /** Attention rollout by attention type: (layers, tokens, tokens), as the other arrays; empty in a file of a long text. */
   rollout?: Record<string, string>;
   patch_classes?: PatchClasses;
+  activations?: ModuleActivations;
 }
 
 /**
@@ -695,6 +764,8 @@ export interface State {
   global_tokens: number;
   causal: boolean;
   own_pattern: string;
+  /** Model: what the boxes of the diagram are colored by. */
+  color_by: "kind" | "parameters" | "flops" | "bytes" | "time" | "norm";
   /** Runs: the x axis, the y scale, smoothing, and which runs; empty: those in training, or else the first. */
   axis: "step" | "time";
   scale: "linear" | "log";
@@ -738,6 +809,9 @@ export interface Source {
   measureRoles(model: string, request: HeadRolesRequest): Promise<Job>;
   explainChoice(trace: string, request: ContrastRequest): Promise<Job>;
   lens(trace: string, request: LensRequest): Promise<Lens>;
+  activations(trace: string): Promise<ModuleActivations>;
+  moduleValues(trace: string, path: string, first: number): Promise<ModuleValues>;
+  measureTimes(trace: string): Promise<Job>;
   job(id: string): Promise<Job>;
   stopJob(id: string): Promise<void>;
   positions(length: number, width: number): Promise<Positions>;

@@ -40,6 +40,7 @@ from regard.model import (
     StackConfig,
     VisionTransformerConfig,
 )
+from regard.model.feed_forward import NoFeedForwardConfig
 
 
 def forward_cost(config: AnyModelConfig, batch: BatchShape, device: Device) -> tuple[OpCost, OpCost]:
@@ -71,7 +72,7 @@ def stack_costs(config: AnyModelConfig, batch: BatchShape, device: Device) -> tu
         attention = attention_cost(decoder.attention, width, device)
         layer += _residual(decoder, width, length, device) + attention.cross_attention(length, batch.source_length)
         source, extra_kv = _source(config, batch, device), attention.extra_kv(batch.source_length)
-    layers = _layers(decoder, layer, width, rows, length, causal=True)
+    layers = _layers(decoder, layer, width, rows, length, device, causal=True)
     target = stack_cost(layers, outside, rows * length * width)
     return source, target.with_recomputed(extra_kv * rows)
 
@@ -172,7 +173,7 @@ def _encoder_model(config: EncoderModelConfig, batch: BatchShape, device: Device
     layer, final = _stack(encoder, config, tokens, False, device)
     head = head_cost(config, tokens, batch.predicted_tokens, device)
     outside = embedding_cost(config, tokens) + final + unsaved_output(tokens, width) + head
-    layers = _layers(encoder, layer, width, batch.batch_size, tokens, causal=False)
+    layers = _layers(encoder, layer, width, batch.batch_size, tokens, device, causal=False)
     return stack_cost(layers, outside * batch.batch_size, batch.batch_size * tokens * width)
 
 
@@ -186,7 +187,7 @@ def _source(config: EncoderDecoderConfig, batch: BatchShape, device: Device) -> 
     outside = (
         embedding_cost(config, length) + final + attention.kv_projection(length) * (1 if shared else decoder_layers)
     )
-    layers = _layers(encoder, layer, width, rows, length, causal=False)
+    layers = _layers(encoder, layer, width, rows, length, device, causal=False)
     cost = stack_cost(layers, outside * rows, rows * length * width)
     copies = 1 if shared and attention.shares_cross_kv else decoder_layers
     return replace(
@@ -199,24 +200,30 @@ def _source(config: EncoderDecoderConfig, batch: BatchShape, device: Device) -> 
 def _stack(
     config: StackConfig, model: TransformerConfig, tokens: int, causal: bool, device: Device
 ) -> tuple[OpCost, OpCost]:
-    """One layer's self-attention and the norms around its sublayers, then what comes after the last layer.
+    """One layer's self-attention with its norm, then what comes after the last layer.
 
     `stack_costs` adds cross-attention and `_layers` the feed-forwards.
     """
     width, rotary = model.width, isinstance(model.position, RotaryConfig)
     pairs = attended_pairs(pattern_of(config, causal), tokens, tokens)
     layer = attention_cost(config.attention, width, device).self_attention(tokens, pairs, rotary)
-    layer += _residual(config, width, tokens, device) * 2
+    layer += _residual(config, width, tokens, device)
     # Post-norm: the input of the first sublayer. Otherwise: input and output of the final norm.
     if config.norm_position == "post":
         return layer, OpCost(saved=tokens * width)
     return layer, norm_cost(tokens, width, config.norm.kind, device)
 
 
-def _layers(config: StackConfig, layer: OpCost, width: int, rows: int, tokens: int, *, causal: bool) -> list[OpCost]:
+def _layers(
+    config: StackConfig, layer: OpCost, width: int, rows: int, tokens: int, device: Device, *, causal: bool
+) -> list[OpCost]:
     """All layers of a stack: what they have in common, each layer's feed-forward, and the mask for all rows."""
-    mask = saved_mask(config, tokens, causal)
-    return [(layer + feed_forward_cost(each, width, tokens)) * rows + mask for each in config.feed_forwards]
+    mask, residual = saved_mask(config, tokens, causal), _residual(config, width, tokens, device)
+    feed_forwards = [
+        OpCost() if isinstance(each, NoFeedForwardConfig) else feed_forward_cost(each, width, tokens) + residual
+        for each in config.feed_forwards
+    ]
+    return [(layer + feed_forward) * rows + mask for feed_forward in feed_forwards]
 
 
 def _residual(config: StackConfig, width: int, tokens: int, device: Device) -> OpCost:

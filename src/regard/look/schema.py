@@ -88,12 +88,23 @@ class ModuleBox(Message):
     path: str
     label: str
     kind: Literal[
-        "model", "input", "stack", "block", "attention", "feed-forward", "norm", "residual", "output", "other"
+        "model",
+        "input",
+        "position",
+        "stack",
+        "block",
+        "attention",
+        "feed-forward",
+        "norm",
+        "residual",
+        "output",
+        "other",
     ]
     parameters: list[Parameter]
     parameter_count: int
     shape: str
     attention: AttentionRef | None = None
+    position: Literal["added", "concatenated", "rotary"] | None = None
     description: str
     children: list["ModuleBox"]
 
@@ -381,7 +392,18 @@ class Contrast(Message):
     words: list[WordEffect]
 
 
-JobResult = HeadImportance | HeadRoles | Contrast
+class ModuleTime(Message):
+    path: str
+    seconds: float
+
+
+class ModuleTimes(Message):
+    passes: int
+    device: str
+    boxes: list[ModuleTime]
+
+
+JobResult = HeadImportance | HeadRoles | Contrast | ModuleTimes
 
 
 class Job(Message):
@@ -392,6 +414,33 @@ class Job(Message):
     state: Literal["running", "done", "failed", "stopped"]
     error: str
     result: JobResult | None = None
+
+
+class ModuleActivation(Message):
+    path: str
+    shape: list[int] | None = None
+    norm: float | None = None
+    flops: int | None = None
+    bytes: int | None = None
+
+
+class ModuleActivations(Message):
+    boxes: list[ModuleActivation]
+    flops: int
+    bytes: int
+    notes: list[str]
+
+
+class ModuleValues(Message):
+    path: str
+    side: Side | None = None
+    tokens: list[Token]
+    rows: int
+    norms: list[float]
+    width: int
+    first: int
+    values: list[list[float]]
+    limit: float
 
 
 class LensRequest(Message):
@@ -574,6 +623,7 @@ class Embedded(Message):
     model_patterns: ModelPatterns | None = None
     rollout: dict[str, str] | None = None
     patch_classes: PatchClasses | None = None
+    activations: ModuleActivations | None = None
 
 
 class ErrorResponse(Message):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.look.analysis.activations.activations import module_activations
 from regard.look.analysis.attention_cell import compute_cells
 from regard.look.analysis.attention_patterns import compare_patterns, model_patterns
 from regard.look.analysis.attention_rollout import rollout_of_each_layer
@@ -79,6 +80,7 @@ def standalone_page(
         content["patch_classes"] = _json(patch_classes(trace).to_dict())
     if trace.traced_model is not None:
         content["model_patterns"] = _json(model_patterns(trace).to_dict())
+        content["activations"] = _json(module_activations(trace).to_dict())
     text = "{" + ",".join(f'"{name}":{value}' for name, value in content.items()) + "}"
     return page.replace(_PLACEHOLDER, _PLACEHOLDER.replace("></", f">{text.replace('<', chr(92) + 'u003c')}</"))
 

@@ -43,6 +43,16 @@ export function formatCount(count) {
 }
 
 /**
+ * A large number with a prefix of its unit, to three significant digits.
+ * @param {number} count @param {string} unit
+ * @returns {string} 165060608, "FLOP" → "165 MFLOP"
+ */
+export function formatPrefixed(count, unit) {
+  const power = Math.max(0, Math.min(6, Math.floor(Math.log10(Math.max(1, Math.abs(count))) / 3)));
+  return `${formatNumber(count / 1000 ** power)} ${["", "k", "M", "G", "T", "P", "E"][power]}${unit}`;
+}
+
+/**
  * A number with at most `digits` significant digits; a dash if there is none.
  * @param {number | null | undefined} value
  * @param {number} [digits]

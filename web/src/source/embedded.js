@@ -126,6 +126,9 @@ export function embeddedSource(file) {
     measureRoles: () => reject("Measuring what heads do"),
     explainChoice: () => reject("Explaining a choice"),
     lens: () => reject("Looking through the layers"),
+    activations: async () => file.activations ?? reject("Reading what leaves each box"),
+    moduleValues: () => reject("Reading the values"),
+    measureTimes: () => reject("Measuring the time"),
     job: () => reject("Measuring head importance"),
     stopJob: async () => undefined,
     async positions(length, width) {

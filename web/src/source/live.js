@@ -176,6 +176,12 @@ export function liveSource(onReachable, onBusy, base = "") {
     measureRoles: (model, jobRequest) => postJson(`models/${encodeURIComponent(model)}/head-roles`, jobRequest),
     explainChoice: (trace, choice) => postJson(`traces/${encodeURIComponent(trace)}/contrast`, choice),
     lens: (trace, steps) => inTurn(() => postJson(`traces/${encodeURIComponent(trace)}/lens`, steps)),
+    activations: (trace) => getCachedJson(`traces/${encodeURIComponent(trace)}/activations`),
+    moduleValues: (trace, path, first) =>
+      getCachedJson(
+        `traces/${encodeURIComponent(trace)}/activations/values?path=${encodeURIComponent(path)}&first=${first}`,
+      ),
+    measureTimes: (trace) => postJson(`traces/${encodeURIComponent(trace)}/module-times`, {}),
     job: (id) => getJson(`jobs/${encodeURIComponent(id)}`),
     stopJob: async (id) => {
       await request(`jobs/${encodeURIComponent(id)}`, { method: "DELETE" });

@@ -1,29 +1,40 @@
 /**
- * The model diagram: every module with its shapes and parameter count. A click on an attention module opens its heads.
+ * The model diagram: every module with its parameters, and with what leaves it and what it costs in the current trace.
+ * A click on an attention module opens its heads.
  */
 
-/** @import { ModuleBox, View } from "../contract" */
+/** @import { ModuleActivations, ModuleBox, State, View } from "../contract" */
+/** @import { BoxFigures } from "./model/quantities.js" */
 
 import { h, setChildren } from "../page/dom.js";
 import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
-import { formatCount } from "../page/format.js";
-import { linkTerms } from "../page/glossary/links.js";
-import { KINDS, drawModel } from "./model/draw.js";
+import { coloring } from "./model/coloring.js";
+import { costNotes, describe, parameterTable } from "./model/details.js";
+import { drawModel } from "./model/draw.js";
+import { moveFocus } from "./model/keyboard.js";
 import { NARROW, WIDE, layOut } from "./model/layout.js";
+import { QUANTITIES } from "./model/quantities.js";
+import { readDiagram, tableOf } from "./model/read.js";
+import { TimeControl } from "./model/time_control.js";
+import { ValuesPanel } from "./model/values_panel.js";
+import { radioRow } from "./shared/choices.js";
 import { hasHeads } from "./shared/heads.js";
+import { LatestRequest } from "./shared/latest_request.js";
 
-/** Parameters that are listed for a module. */
-const MAX_PARAMETERS = 14;
+/** Milliseconds for which the mouse rests on a box before it replaces another: on its way to the details it crosses some. */
+const REST = 150;
 
 const TRANSFORMER = [
   "Read it from bottom to top. [[Tokens|token]] are looked up as vectors ([[embedding]]), the [[positional encoding]] tells their order, and every [[layer]] adds to these vectors.",
   "In [[multi-head attention]], tokens exchange information. The [[feed-forward network]] processes each token by itself. The thin lines beside the boxes are [[residual connections|residual connection]]: the input of a sublayer is added to its output (+).",
   "In an encoder–decoder, the [[encoder]] reads the source and the [[decoder]] generates the target; each decoder layer attends to the encoder's output by [[cross-attention]] (blue lines). Click an attention module to see its heads.",
+  "Each box shows the [[shape]] of what leaves it for the current input, and the mean norm of these vectors: their length. Point at a box, or move to it with the arrow keys, to see the numbers themselves.",
 ];
 const BEFORE_THE_TRANSFORMER = [
   "Read it from bottom to top: [[tokens|token]] are looked up as vectors ([[embedding]]), from which the modules above compute the [[logits|logit]] of the next token. This model is no Transformer; its boxes are its modules, in order of definition.",
   "Where there is attention to the source, a blue line leads from the encoder to it. Click an attention module to see its weights.",
+  TRANSFORMER[3],
 ];
 
 /** @type {View} */
@@ -32,10 +43,22 @@ export const view = {
   title: "Model",
   fits: () => true,
   mount(element, context) {
-    const container = h("div", { class: "diagram-container panel" });
-    const details = h("section", { class: "details panel", "aria-label": "The selected module", "aria-live": "polite" });
-    const openAll = h("input", { type: "checkbox" });
+    const { source, store } = context;
     const legend = h("div", { class: "kinds" });
+    const drawing = h("div", { class: "drawing" });
+    const container = h("div", { class: "diagram-container panel" }, legend, drawing);
+    const facts = h("div", { class: "facts", "aria-live": "polite" });
+    const parameters = h("details", {});
+    const details = h("section", { class: "details panel", "aria-label": "The selected module" }, facts, parameters);
+    const values = new ValuesPanel(source);
+    const valuesSection = h("section", { class: "values panel", "aria-label": "Values of the selected module" }, values.element);
+    const notes = h("div", { class: "cost-notes" });
+    const openAll = h("input", { type: "checkbox" });
+    const colorRow = radioRow("Color by", (by) => store.set({ color_by: /** @type {State["color_by"]} */ (by) }));
+    const times = new TimeControl(source, () => {
+      draw();
+      select(selected);
+    });
     const model = context.model();
     element.append(
       explanation(
@@ -47,9 +70,11 @@ export const view = {
         "div",
         { class: "controls", "data-no-export": true },
         h("label", { class: "check" }, openAll, "Show all layers"),
-        legend,
+        colorRow.element,
+        times.element,
       ),
-      h("div", { class: "model-columns" }, container, details),
+      h("div", { class: "model-columns" }, container, h("div", { class: "model-side" }, details, valuesSection)),
+      notes,
     );
 
     /** @type {ModuleBox | null} */
@@ -61,6 +86,14 @@ export const view = {
     let requested = "";
     let drawn = "";
     let selected = "";
+    let rest = 0;
+    const requests = new LatestRequest();
+    /** @type {ModuleActivations | null} */
+    let activations = null;
+    let activationsOf = "";
+    let problem = "";
+    /** @type {Map<string, BoxFigures>} */
+    let live = new Map();
 
     openAll.addEventListener("change", () => {
       open = openAll.checked ? new Set(layers(root).map((layer) => layer.path)) : firstLayers(root);
@@ -69,10 +102,23 @@ export const view = {
     const observer = new ResizeObserver(() => draw());
     observer.observe(container);
 
+    /** The current trace, if it is one of the model that is drawn. */
+    function currentTrace() {
+      const trace = context.trace();
+      return trace !== null && trace.model.id === requested ? trace : null;
+    }
+
+    /** @param {string} path @returns {BoxFigures} */
+    function figures(path) {
+      const measured = times.times?.boxes.find((box) => box.path === path);
+      return { ...live.get(path), seconds: measured?.seconds };
+    }
+
     function draw() {
       if (root === null) return;
       const sizes = container.clientWidth < 640 ? NARROW : WIDE;
-      const trace = context.trace();
+      const { color_by: by } = store.get();
+      const trace = currentTrace();
       const key = JSON.stringify([
         root.path,
         requested,
@@ -80,27 +126,30 @@ export const view = {
         sizes.boxWidth,
         document.documentElement.dataset.theme,
         trace?.id,
+        activations !== null,
+        by,
+        by === "time" && times.times,
       ]);
       if (key === drawn) return;
       drawn = key;
-      const hadFocus = container.contains(document.activeElement);
-      const svg = drawModel(layOut(root, open, sizes), sizes, trace);
-      setChildren(container, svg);
+      const hadFocus = drawing.contains(document.activeElement);
+      const boxes = flatten(root).filter((box) => box.kind === "block" || (box.children.length === 0 && box !== root));
+      const colors = coloring(by, boxes, figures);
+      const svg = drawModel(layOut(root, open, sizes), { sizes, coloring: colors, figures }, trace);
+      setChildren(drawing, svg);
       const modules = /** @type {SVGGElement[]} */ ([...svg.querySelectorAll(".module")]);
       const current = modules.find((module) => module.dataset.path === selected) ?? modules[0];
       current?.setAttribute("tabindex", "0");
+      if (selected !== "" && current?.dataset.path === selected) current.classList.add("selected");
       if (hadFocus) current?.focus();
-      setChildren(
-        legend,
-        Object.values(KINDS).map(([color, name]) => kindKey(color, name)),
-      );
+      setChildren(legend, colors.legend());
     }
 
     /** @param {ModuleBox} box */
     function activate(box) {
       if (box.attention !== undefined) {
         const { attention_type, layer } = box.attention;
-        return context.store.set({ view: "heads", attention_type, layer });
+        return store.set({ view: "heads", attention_type, layer });
       }
       if (box.kind === "block") {
         if (open.has(box.path)) open.delete(box.path);
@@ -108,13 +157,25 @@ export const view = {
         open = new Set(open);
         draw();
       }
-      return showDetails(box);
+      return select(box.path);
     }
 
-    /** @param {ModuleBox} box */
-    function showDetails(box) {
-      selected = box.path;
-      setChildren(details, ...describe(box, box.attention === undefined ? null : () => activate(box)));
+    /** @param {string} path */
+    function select(path) {
+      clearTimeout(rest);
+      const box = byPath.get(path);
+      if (box === undefined) return;
+      if (path !== selected) {
+        drawing.querySelector(".module.selected")?.classList.remove("selected");
+        drawing.querySelector(`.module[data-path="${CSS.escape(path)}"]`)?.classList.add("selected");
+      }
+      selected = path;
+      setChildren(facts, ...describe(box, figures(path), box.attention === undefined ? null : () => activate(box)));
+      setChildren(parameters, ...parameterTable(box));
+      parameters.hidden = box.parameters.length === 0;
+      const shape = live.get(path)?.shape;
+      values.show(currentTrace(), path, path !== "" && shape !== undefined);
+      valuesSection.hidden = values.element.childElementCount === 0;
     }
 
     /** @param {Event} event */
@@ -122,162 +183,124 @@ export const view = {
       const module = /** @type {Element} */ (event.target).closest?.(".module");
       return module instanceof SVGGElement ? (byPath.get(module.dataset.path ?? "") ?? null) : null;
     };
-    for (const name of ["pointerover", "focusin"]) {
-      container.addEventListener(name, (event) => {
-        const box = boxAt(event);
-        if (box !== null && box.path !== selected) showDetails(box);
-      });
-    }
-    container.addEventListener("click", (event) => {
+    drawing.addEventListener("pointerover", (event) => {
+      clearTimeout(rest);
       const box = boxAt(event);
-      if (box !== null) activate(box);
+      if (box === null || box.path === selected || event.pointerType === "touch") return;
+      if (selected === "") select(box.path);
+      else rest = setTimeout(() => select(box.path), REST);
     });
-    container.addEventListener("keydown", (event) => {
+    drawing.addEventListener("pointerleave", () => clearTimeout(rest));
+    drawing.addEventListener("focusin", (event) => {
+      const box = boxAt(event);
+      if (box !== null && box.path !== selected && drawing.querySelector(":focus-visible")) select(box.path);
+    });
+    drawing.addEventListener("click", (event) => {
+      const box = boxAt(event);
+      if (box === null) return;
+      // There is nothing to point with on a touch screen: the first tap selects, the second opens.
+      const isTouch = event instanceof PointerEvent && event.pointerType === "touch";
+      if (isTouch && box.path !== selected) select(box.path);
+      else activate(box);
+    });
+    drawing.addEventListener("keydown", (event) => {
       const box = boxAt(event);
       if (box === null) return;
       if (event.key === "Enter" || event.key === " ") {
         event.preventDefault();
         return activate(box);
       }
-      return moveFocus(container, event);
+      return moveFocus(drawing, event);
     });
+
+    /** Load what leaves each box in the current trace. */
+    function loadActivations() {
+      const trace = currentTrace();
+      times.show(trace);
+      if ((trace?.id ?? "") === activationsOf) return;
+      activationsOf = trace?.id ?? "";
+      activations = null;
+      problem = "";
+      live = new Map();
+      requests.cancel();
+      showActivations();
+      if (trace === null) return;
+      requests.start(
+        source.activations(trace.id),
+        (loaded) => {
+          activations = loaded;
+          live = new Map(loaded.boxes.map(({ path, ...known }) => [path, known]));
+          showActivations();
+        },
+        (message) => {
+          problem = message;
+          showActivations();
+        },
+      );
+    }
+
+    function showActivations() {
+      if (problem !== "") setChildren(notes, h("p", { class: "problem", role: "status" }, problem));
+      else setChildren(notes, ...(activations === null ? [] : costNotes(activations)));
+      draw();
+      select(selected);
+    }
 
     return {
       update(state) {
+        const choices = Object.entries(QUANTITIES).filter(([name]) => name !== "time" || source.live);
+        const names = choices.map(([value, { label }]) => ({ value, label }));
+        colorRow.update([{ value: "kind", label: "kind" }, ...names], state.color_by);
+        loadActivations();
         draw();
+        select(selected);
         const id = state.model;
         if (id === "" || id === requested) return;
         requested = id;
-        context.source.diagram(id).then(
+        source.diagram(id).then(
           (diagram) => {
             if (requested !== id) return;
             root = diagram;
             byPath = new Map(flatten(diagram).map((box) => [box.path, box]));
             open = firstLayers(diagram);
             openAll.checked = false;
-            showDetails(diagram);
+            selected = "";
+            loadActivations();
             draw();
+            select("");
           },
           (error) => {
             requested = "";
-            setChildren(container, h("p", { class: "problem" }, error.message));
+            setChildren(drawing, h("p", { class: "problem" }, error.message));
           },
         );
       },
-      destroy: () => observer.disconnect(),
+      destroy() {
+        clearTimeout(rest);
+        observer.disconnect();
+        requests.cancel();
+        values.destroy();
+        times.leave();
+      },
       exports: {
-        svg: () => domToSvg(container),
-        csv: () => ({ name: "regard-model", rows: table(root) }),
-        caption: () => "", // no run of the model is shown
+        svg: () => domToSvg(container, details, valuesSection),
+        csv: () => ({ name: "regard-model", rows: tableOf(root === null ? [] : flatten(root), figures) }),
       },
       read: () =>
-        root === null
+        root === null || (activationsOf !== "" && activations === null && problem === "") || !values.settled
           ? null
           : {
-              modules: flatten(root).map(({ path, label, parameter_count, shape }) => ({
-                path,
-                label,
-                parameter_count,
-                shape,
-              })),
-              drawn: /** @type {SVGGElement[]} */ ([...container.querySelectorAll(".module")]).map(({ dataset }) => ({
-                path: dataset.path,
-                form: dataset.form,
-                parameter_count: Number(dataset.parameterCount),
-              })),
-              crossConnections: container.querySelectorAll("path[marker-end='url(#arrow-cross)']").length,
+              ...readDiagram(flatten(root), drawing, figures),
+              totals: activations && { flops: activations.flops, bytes: activations.bytes },
+              notes: notes.textContent,
+              legend: legend.textContent,
+              selected,
+              values: values.shown,
+              times: times.times,
             },
     };
   },
 };
-
-/**
- * @param {ModuleBox} box
- * @param {(() => void) | null} openHeads
- */
-function describe(box, openHeads) {
-  const rows = box.parameters.map(({ name, shape }) =>
-    h(
-      "tr",
-      {},
-      h("td", {}, h("code", {}, name)),
-      h("td", { class: "number" }, shape.join(" × ")),
-      h("td", { class: "number" }, formatCount(shape.reduce((product, size) => product * size, 1))),
-    ),
-  );
-  return [
-    h("h2", {}, box.label),
-    h("p", {}, box.description),
-    h(
-      "dl",
-      {},
-      h("dt", {}, linkTerms("[[Shapes|shape]]")),
-      h("dd", {}, h("code", {}, box.shape)),
-      h("dt", {}, linkTerms("[[Parameters|parameter]]")),
-      h("dd", {}, formatCount(box.parameter_count)),
-    ),
-    openHeads === null
-      ? null
-      : h("button", { type: "button", class: "strong", onclick: openHeads }, "Show its attention heads"),
-    rows.length === 0
-      ? null
-      : h(
-          "table",
-          { class: "parameters" },
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              ["name", "shape", "size"].map((name) => h("th", { scope: "col" }, name)),
-            ),
-          ),
-          h("tbody", {}, rows.slice(0, MAX_PARAMETERS)),
-        ),
-    rows.length > MAX_PARAMETERS &&
-      h("p", { class: "note" }, `and ${rows.length - MAX_PARAMETERS} more; the CSV contains all of them.`),
-  ];
-}
-
-/**
- * @param {string} color
- * @param {string} name
- */
-function kindKey(color, name) {
-  const swatch = h("span", { class: "swatch" });
-  swatch.style.backgroundColor = `var(${color})`;
-  return h("span", { class: "kind" }, swatch, linkTerms(name));
-}
-
-/**
- * Arrow keys move up and down a column, and left and right to the nearest module of the next column.
- * @param {HTMLElement} container
- * @param {KeyboardEvent} event
- */
-function moveFocus(container, event) {
-  const modules = /** @type {SVGGElement[]} */ ([...container.querySelectorAll(".module")]);
-  const current = /** @type {SVGGElement} */ (document.activeElement);
-  /** @param {Element} module */
-  const centerY = (module) => {
-    const { top, height } = module.getBoundingClientRect();
-    return top + height / 2;
-  };
-  const y = centerY(current);
-  const across = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-  const down = event.key === "ArrowUp" ? -1 : event.key === "ArrowDown" ? 1 : 0;
-  if (across === 0 && down === 0) return;
-  event.preventDefault();
-  const column = Number(current.dataset.column) + across;
-  const [next] = modules
-    .filter((module) => module !== current && Number(module.dataset.column) === column)
-    .filter((module) => across !== 0 || down * (centerY(module) - y) > 0)
-    .sort((a, b) => Math.abs(centerY(a) - y) - Math.abs(centerY(b) - y));
-  if (next === undefined) return;
-  current.setAttribute("tabindex", "-1");
-  next.setAttribute("tabindex", "0");
-  next.focus();
-}
 
 /**
  * @param {ModuleBox} box
@@ -300,27 +323,4 @@ function firstLayers(root) {
   const stacks = root === null ? [] : flatten(root).filter((box) => box.kind === "stack");
   const first = stacks.flatMap((stack) => stack.children.filter((box) => box.kind === "block").slice(0, 1));
   return new Set(first.map((box) => box.path));
-}
-
-/**
- * @param {ModuleBox | null} root
- * @returns {(string | number)[][]}
- */
-function table(root) {
-  const header = ["path", "label", "kind", "parameter", "shape", "size"];
-  if (root === null) return [header];
-  const leaves = flatten(root).filter((box) => box.children.length === 0);
-  return [
-    header,
-    ...leaves.flatMap((box) =>
-      box.parameters.map(({ name, shape }) => [
-        box.path,
-        box.label,
-        box.kind,
-        name,
-        shape.join("x"),
-        shape.reduce((product, size) => product * size, 1),
-      ]),
-    ),
-  ];
 }

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.multi_head import Attention, CrossAttentionBase
+from regard.attention.multi_head import Attention, CrossAttentionBase, SelfAttentionBase
+from regard.attention.positions.absolute import Added, Concatenated
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import AttentionKey, attention_modules
 from regard.look.analysis.diagram_box import Box
@@ -25,6 +26,7 @@ from regard.model import (
     VisionTransformer,
 )
 from regard.model.autoregressive import AutoregressiveModel
+from regard.model.embedding import EmbeddingLayer
 from regard.model.mixture_of_experts import MixtureOfExperts
 from regard.model.stack import Block, NoResidualBlock, PostNormBlock, Stack, Sublayer
 
@@ -70,43 +72,76 @@ class _Diagram:
         if isinstance(model, EncoderDecoder):
             source = model.embed_tokens if model.source_embed_tokens is None else model.source_embed_tokens
             return [
-                self.embedding("Source embedding", "source_embedding", [source, model.source_embedding]),
+                *self.embedding("Source embedding", "source_embedding", [source]),
                 self.stack("Encoder", model.encoder, _ENCODER),
-                self.embedding("Target embedding", "embedding", [model.embed_tokens, model.embedding]),
+                *self.embedding("Target embedding", "embedding", [model.embed_tokens]),
                 self.stack("Decoder", model.decoder, _DECODER),
                 self.language_model_head(),
             ]
         if isinstance(model, LanguageModel):
             return [
-                self.embedding("Embedding", "embedding", [model.embed_tokens, model.embedding]),
+                *self.embedding("Embedding", "embedding", [model.embed_tokens]),
                 self.stack("Decoder", model.decoder, _CAUSAL_DECODER),
                 self.language_model_head(),
             ]
         if isinstance(model, Encoder):
-            inputs = [model.embed_tokens, model.embed_token_types, model.embedding]
-            boxes = [self.embedding("Embedding", "embedding", inputs), self.stack("Encoder", model.encoder, _ENCODER)]
-            return [*boxes, *self.encoder_head([model.pooler, model.head])]
-        return [self.patch_embedding(), self.stack("Encoder", model.encoder, _PATCH_ENCODER), *self.image_head()]
+            embedding = self.embedding("Embedding", "embedding", [model.embed_tokens, model.embed_token_types])
+            stack = self.stack("Encoder", model.encoder, _ENCODER)
+            return [*embedding, stack, *self.encoder_head([model.pooler, model.head])]
+        return [*self.patch_embedding(), self.stack("Encoder", model.encoder, _PATCH_ENCODER), *self.image_head()]
 
-    def embedding(self, label: str, path: str, modules: Sequence[nn.Module | None]) -> Box:
-        description = (
-            "Each token id is looked up in the embedding table, which gives a vector. The positional encoding tells "
-            "the model where the token is in the sequence."
-        )
-        return Box(path, label, "input", f"(batch, tokens) → {self.hidden}", description, self.parameters(modules))
+    def embedding(self, label: str, path: str, tables: Sequence[nn.Module | None]) -> list[Box]:
+        """The token embedding, the positional encoding that joins it, and the norm of both."""
+        layer: EmbeddingLayer = self.model.get_submodule(path)
+        position, width = layer.embed_positions, self.config.position.token_width(self.width)
+        description = "Each token id is looked up in the embedding table, which gives a vector."
+        if layer.scale != 1:
+            description += f" It is multiplied by {layer.scale:.4g}, the square root of the width."
+        shape = f"(batch, tokens) → (batch, tokens, {width})"
+        boxes = [Box(path, label, "input", shape, description, self.parameters(tables))]
+        if isinstance(position, Added | Concatenated):
+            boxes.append(self.position(position, self.width if width == self.width else self.width - width))
+        if not isinstance(layer.norm, nn.Identity):
+            boxes.append(self.norm(layer.norm))
+        return boxes
 
-    def patch_embedding(self) -> Box:
+    def position(self, position: nn.Module, width: int) -> Box:
+        """The positional encoding of every token, which is added to its embedding or concatenated to it."""
+        kind = self.config.position.kind
+        label, description = _POSITIONS.get(kind, (f"{kind.capitalize()} positions", "An encoding of the position."))
+        concatenated = isinstance(position, Concatenated)
+        joined = "concatenated to the embedding" if concatenated else "added to the embedding"
+        description = f"{description} It is {joined} and tells the model where the token is in the sequence."
+        shape, parameters = f"(positions) → (batch, tokens, {width})", self.parameters([position])
+        box = Box(self.names[position], label, "position", shape, description, parameters)
+        box.position = "concatenated" if concatenated else "added"
+        return box
+
+    def patch_embedding(self) -> list[Box]:
         model = self.model
-        description = (
-            "The image is cut into square patches. Each is projected to a vector, and a positional encoding tells the "
-            "model where in the image it is."
-        )
-        parameters = self.parameters([model.patch_embed, model.embed_positions, model.register_tokens])
+        description = "The image is cut into square patches, and each is projected to a vector."
+        parameters = self.parameters([model.patch_embed, model.register_tokens])
+        if model.register_tokens is not None:
+            description += " Register tokens, which belong to no patch, come before them."
         if model.cls_token is not None:
             parameters.append(("cls_token", model.cls_token))
+            description += " A class token, whose vector will represent the image, comes first."
         height, width = self.config.size
         shape = f"(batch, {self.config.channels}, {height}, {width}) → {self.hidden}"
-        return Box("patch_embed", "Patch embedding", "input", shape, description, parameters)
+        label, learned = _POSITIONS[self.config.position.kind]
+        position = f"{learned} It is added to the patch embedding and tells the model where in the image the patch is."
+        return [
+            Box("patch_embed", "Patch embedding", "input", shape, description, parameters),
+            Box(
+                "embed_positions",
+                label,
+                "position",
+                f"(rows, columns) → {self.hidden}",
+                position,
+                self.parameters([model.embed_positions]),
+                position="added",
+            ),
+        ]
 
     def language_model_head(self) -> Box:
         model = self.model
@@ -157,14 +192,15 @@ class _Diagram:
     def sublayer(self, block: Block, sublayer: Sublayer) -> Box:
         function, norm = self.function(sublayer.function), self.norm(sublayer.norm)
         children = [function, norm] if isinstance(block, PostNormBlock) else [norm, function]
-        if isinstance(block, NoResidualBlock):
+        kind = "other" if isinstance(block, NoResidualBlock) else "residual"
+        if kind == "other":
             label, description = "Without residual", "The sublayer's output replaces its input; there is no residual."
         elif isinstance(block, PostNormBlock):
             label, description = "Add & norm", "The sublayer's output is added to its input, and the sum is normalized."
         else:
             label, description = "Norm & add", "The input is normalized; the sublayer's output is added to it."
         path = f"{self.names[sublayer.function]}_residual"
-        return Box(path, label, "residual", self.same, description, children=children)
+        return Box(path, label, kind, self.same, description, children=children)
 
     def norm(self, norm: nn.Module) -> Box:
         label = "RMS norm" if isinstance(norm, nn.RMSNorm) else "Layer norm"
@@ -189,7 +225,11 @@ class _Diagram:
         kv_heads = f", {sizes.kv_heads} KV heads" if sizes.kv_heads != sizes.heads else ""
         inputs = f"{self.hidden} and the source's" if isinstance(attention, CrossAttentionBase) else self.hidden
         shape = f"{inputs} → {heads} of {sizes.head_dim}{kv_heads} → {self.hidden}"
-        return Box(path, label, "attention", shape, _ATTENTION[key[0]], parameters, attention=key)
+        box = Box(path, label, "attention", shape, _ATTENTION[key[0]], parameters, attention=key)
+        if isinstance(attention, SelfAttentionBase) and attention.rotary is not None:
+            box.position = "rotary"
+            box.description += f" {_ROTARY}"
+        return box
 
     def parameters(self, modules: Iterable[nn.Module | None]) -> list[tuple[str, nn.Parameter]]:
         """The parameters of some modules by their state-dict names."""
@@ -219,6 +259,18 @@ _MODELS = {
     "Encoder": "An encoder-only model: each token attends to all others, before and after it.",
     "VisionTransformer": "An encoder of images: the patches of an image take the place of tokens.",
 }
+_POSITIONS = {
+    "sinusoidal": (
+        "Sinusoidal positions",
+        "Sines and cosines of the position, at many wavelengths.",
+    ),
+    "learned": ("Learned positions", "A learned vector for each position."),
+    "index": ("Index", "The number of the token itself."),
+    "normalized": ("Normalized index", "The number of the token divided by the length of the text."),
+    "binary": ("Binary positions", "The bits of the number of the token."),
+}
+"""The label of a positional encoding, and what it is."""
+_ROTARY = "Queries and keys are rotated by their position (RoPE), so that their product depends on the distance."
 _ENCODER = "Layers in which every token attends to all tokens of the text."
 _DECODER = "Layers in which every generated token attends to the tokens before it and to the source."
 _CAUSAL_DECODER = "Layers in which every token attends to itself and to the tokens before it."

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.positions.absolute import Position
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import AttentionKey
 from regard.look.analysis.diagram_box import Box
@@ -126,23 +127,33 @@ class _SequenceDiagram:
         name = path.removesuffix(".module")
         attention = self.attention_keys.get(module)
         shape = self.shape(name)
+        if isinstance(module, Position):
+            return self.position(module, path)
         if attention is not None and shape:
             heads = "1 head" if module.heads == 1 else f"{module.heads} heads"
             shape = shape.replace(" → ", f" → {heads} → ")
         return Box(path, _label(module, name), kind, shape, _describe(module), _named(module, name), (), attention)
+
+    def position(self, position: Position, path: str) -> Box:
+        """A positional encoding, which these models add to the embedding."""
+        kind = "Source positions" if "source" in path else "Positions"
+        description = "A learned vector for each position is added to the embedding."
+        return Box(path, kind, "position", "", description, _named(position, path), position="added")
 
     def shape(self, path: str) -> str:
         return self.shapes.get(path, "")
 
 
 def _module_shapes(model: SequenceToSequence | CausalSequenceModel) -> dict[str, str]:
-    """The shapes of the first input and output of each module in one pass, by its name."""
+    """The shapes of the first input and output of each module in one pass (of embeddings the last), by its name."""
     shapes: dict[str, str] = {}
 
     def recorder(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             found, produced = _first_tensor(inputs), _first_tensor(output)
             if found is not None and produced is not None:
+                if isinstance(module, TokenEmbedding):  # one for both sides is drawn with its last call, the target's
+                    shapes.pop(name, None)
                 shapes.setdefault(name, f"{_write(found)} → {_write(produced)}")
 
         return hook

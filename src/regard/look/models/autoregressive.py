@@ -7,6 +7,7 @@ rounding, which a test checks.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -240,6 +241,13 @@ class TracedAutoregressiveModel(TracedModel):
         request = trace.header.request
         with self.ablated(request):
             self._forward(self.encode_request(request), [token.id for token in trace.header.target], attention_hook)
+
+    def observed_pass(self, trace: Trace, observer: AbstractContextManager[object]) -> None:
+        """A last token beyond the model's positions is left out."""
+        request = trace.header.request
+        source, target = self.encode_request(request), [token.id for token in trace.header.target]
+        with self.ablated(request), observer:
+            self._forward(source, target[: self._max_positions], None)
 
     def node(self, trace: Trace, node_id: int) -> NodeAttention:
         header = trace.header

@@ -6,6 +6,7 @@ The attention of that pass is the trace; the model's answers are its predictions
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -125,6 +126,12 @@ class TracedEncoder(TracedModel):
         request = trace.header.request
         with self.ablated(request):
             self._forward(self.encode_request(request), attention_hook)
+
+    def observed_pass(self, trace: Trace, observer: AbstractContextManager[object]) -> None:
+        request = trace.header.request
+        encoded = self.encode_request(request)
+        with self.ablated(request), observer:
+            self._forward(encoded, None)
 
     def node(self, trace: Trace, node_id: int) -> NodeAttention:
         raise UserError("This model does not generate: there is no search, and so no search node.")

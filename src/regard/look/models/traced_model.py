@@ -107,6 +107,10 @@ class TracedModel(ABC):
         """Repeat the teacher-forced pass over a trace's input and output, observed by `attention_hook`."""
 
     @abstractmethod
+    def observed_pass(self, trace: Trace, observer: AbstractContextManager[object]) -> None:
+        """Repeat the same pass within `observer`, which hooks into modules; attention weights are not computed."""
+
+    @abstractmethod
     def node(self, trace: Trace, node_id: int) -> NodeAttention:
         """The attention of any search node of a trace, and its likeliest next tokens."""
 

@@ -14,6 +14,8 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from regard.look.analysis.activations.activations import module_activations, module_values
+from regard.look.analysis.activations.times import measure_times
 from regard.look.analysis.attention_maps import check_heads
 from regard.look.analysis.attention_patterns import compare_patterns, model_patterns
 from regard.look.analysis.attribution.contrast import explain_choice, find_choice
@@ -135,6 +137,7 @@ def add_page_routes(app: FastAPI | APIRouter, state: AppState, page: StaticPage 
     _add_model_routes(app, state)
     _add_trace_routes(app, state)
     _add_attention_routes(app, state)
+    _add_activation_routes(app, state)
     _add_attribution_routes(app, state)
     _add_embedding_routes(app, state)
     _add_pattern_routes(app, state)
@@ -236,6 +239,24 @@ def _add_attention_routes(app: FastAPI | APIRouter, state: AppState) -> None:
             return _json(trace.cell(message.attention_type, message.layer, message.head, message.query))
 
         return await compute(request, state.worker(trace), respond)
+
+
+def _add_activation_routes(app: FastAPI | APIRouter, state: AppState) -> None:
+    @app.get("/api/traces/{trace_id}/activations")
+    async def activations(trace_id: str, request: Request) -> Response:
+        trace = state.store.get(trace_id)
+        return await compute(request, state.worker(trace), lambda: _json(module_activations(trace)))
+
+    @app.get("/api/traces/{trace_id}/activations/values")
+    async def values(trace_id: str, request: Request, path: str, first: int = 0) -> Response:
+        trace = state.store.get(trace_id)
+        return await compute(request, state.worker(trace), lambda: _json(module_values(trace, path, first)))
+
+    @app.post("/api/traces/{trace_id}/module-times")
+    async def times(trace_id: str) -> Response:
+        trace = state.store.get(trace_id)
+        model_id = trace.require_model().id
+        return _json(state.jobs.start("module times", model_id, partial(measure_times, trace), state.worker(trace)))
 
 
 def _add_attribution_routes(app: FastAPI | APIRouter, state: AppState) -> None:

@@ -18,7 +18,7 @@ Steps = Callable[[], Iterator[tuple[int, JobResult]]]
 """Does the work step by step. Yields the number of steps and the results so far: before the first step, and after each
 step. Between two of them the model can be used for something else."""
 
-JobKind = Literal["head importance", "head roles", "contrast"]
+JobKind = Literal["head importance", "head roles", "contrast", "module times"]
 
 
 class BusyError(UserError):

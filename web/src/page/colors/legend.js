@@ -16,19 +16,35 @@ import { formatNumber, formatPercent } from "../format.js";
  * @returns {HTMLElement}
  */
 export function weightLegend(limit = 1, hasMask = false) {
-  const ticks = [0, 0.04, 0.16, 0.36, 0.64, 1].map((fraction) => {
-    const tick = h("span", {}, formatPercent(fraction * limit));
-    tick.style.left = `${100 * Math.sqrt(fraction)}%`;
-    return tick;
-  });
   const rule = limit === 1 ? "" : `; all are small here, so ${formatPercent(limit)} has the last color instead of 100 %`;
   return h(
     "div",
     { class: "legend" },
     h("span", { class: "legend-label" }, `attention weight${rule}`),
-    h("div", { class: "ramp" }, rampCanvas("weight", 0, limit, limit), ticks),
+    weightRamp(limit, [0, 0.04, 0.16, 0.36, 0.64, 1], formatPercent),
     hasMask && h("span", { class: "masked-key" }, h("span", { class: "swatch" }), "masked"),
   );
+}
+
+/**
+ * The legend of sizes, such as numbers of parameters, on the scale of attention weights: by the square root.
+ * @param {string} label what is measured
+ * @param {number} limit the size that has the last color
+ * @param {(size: number) => string} format
+ */
+export function sizeLegend(label, limit, format) {
+  const ramp = weightRamp(limit, [0, 0.25, 1], format);
+  return h("div", { class: "legend" }, h("span", { class: "legend-label" }, label), ramp);
+}
+
+/** @param {number} limit @param {number[]} fractions of it with a tick @param {(value: number) => string} format */
+function weightRamp(limit, fractions, format) {
+  const ticks = fractions.map((fraction) => {
+    const tick = h("span", {}, format(fraction * limit));
+    tick.style.left = `${100 * Math.sqrt(fraction)}%`;
+    return tick;
+  });
+  return h("div", { class: "ramp" }, rampCanvas("weight", 0, limit, limit), ticks);
 }
 
 /** The legend of probabilities, which color tokens. */

@@ -3,28 +3,30 @@
  */
 
 /** @import { ModuleBox, Trace } from "../../contract" */
-/** @import { Arrow, ColumnEnd, Layout, PlacedBox, Sizes } from "./layout.js" */
+/** @import { Coloring } from "./coloring.js" */
+/** @import { Arrow, ColumnEnd, Layout, PlacedBox, Sizes, Sum } from "./layout.js" */
+/** @import { BoxFigures } from "./quantities.js" */
 
 import { cssVariable, s } from "../../page/dom.js";
-import { formatCount, truncate } from "../../page/format.js";
+import { formatCount, formatNumber, truncate } from "../../page/format.js";
+import { KINDS } from "./coloring.js";
 import { NARROW } from "./layout.js";
+import { formatShape } from "./quantities.js";
 
-/** The color (a CSS variable) and the name of each kind of module, as links to the glossary. */
-export const KINDS = /** @type {Record<string, [string, string]>} */ ({
-  attention: ["--module-attention", "[[attention]]"],
-  "feed-forward": ["--module-feed-forward", "[[feed-forward|feed-forward network]]"],
-  norm: ["--module-norm", "[[norm|layer norm]]"],
-  input: ["--module-input", "[[embedding]]"],
-  output: ["--module-output", "[[output|output projection]]"],
-});
+/**
+ * @typedef {object} Drawing what the boxes show
+ * @property {Sizes} sizes
+ * @property {Coloring} coloring
+ * @property {(path: string) => BoxFigures} figures
+ */
 
 /**
  * @param {Layout} layout
- * @param {Sizes} sizes
+ * @param {Drawing} drawing
  * @param {Trace | null} trace whose texts label the input and output
  * @returns {SVGSVGElement}
  */
-export function drawModel(layout, sizes, trace) {
+export function drawModel(layout, drawing, trace) {
   const arrowHead = s(
     "marker",
     {
@@ -59,8 +61,8 @@ export function drawModel(layout, sizes, trace) {
     layout.sums.flatMap(drawSum),
     layout.boxes
       .filter((box) => box.form !== "open")
-      .map((box) => (box.form === "closed" ? drawClosedLayer(box) : drawModule(box, sizes))),
-    layout.ends.map((end) => drawEnd(end, endLabel(trace, end, inputs), sizes)),
+      .map((box) => (box.form === "closed" ? drawClosedLayer(box, drawing) : drawModule(box, drawing))),
+    layout.ends.map((end) => drawEnd(end, endLabel(trace, end, inputs), drawing.sizes)),
   );
 }
 
@@ -76,12 +78,13 @@ function drawArrow({ points, kind }) {
   });
 }
 
-/** @param {{ x: number, y: number }} sum */
-function drawSum({ x, y }) {
+/** A plus, or two bars where vectors are concatenated. @param {Sum} sum */
+function drawSum({ x, y, of, joins }) {
   const stroke = { stroke: cssVariable("--ink-soft"), "stroke-width": 1.5 };
+  const sign = joins === "added" ? `M${x - 5} ${y}H${x + 5}M${x} ${y - 5}V${y + 5}` : `M${x - 2.5} ${y - 5}v10m5 0v-10`;
   return [
-    s("circle", { cx: x, cy: y, r: 9, fill: cssVariable("--panel"), ...stroke }),
-    s("path", { d: `M${x - 5} ${y}H${x + 5}M${x} ${y - 5}V${y + 5}`, ...stroke }),
+    s("circle", { class: "sum", cx: x, cy: y, r: 9, fill: cssVariable("--panel"), "data-of": of, ...stroke }),
+    s("path", { d: sign, fill: "none", ...stroke }),
   ];
 }
 
@@ -107,63 +110,79 @@ function drawEnd({ x, y, end }, label, sizes) {
 
 /**
  * @param {PlacedBox} placed
- * @param {Sizes} sizes
+ * @param {Drawing} drawing
  */
-function drawModule(placed, sizes) {
+function drawModule(placed, drawing) {
   const { box, x, y, width, height } = placed;
-  const [color] = KINDS[box.kind] ?? ["--panel"];
-  const isNarrow = sizes === NARROW;
+  const isNarrow = drawing.sizes === NARROW;
+  const { fill, ink, value } = drawing.coloring.of(box);
   const center = x + width / 2;
-  const lines = [shortShape(box.shape), parameterCount(box)];
+  const lines = [shortShape(box.shape), ...liveLines(drawing.figures(box.path), isNarrow), value].filter(Boolean);
+  const first = y + (height - 15 * lines.length) / 2 + 4;
   return drawGroup(
     placed,
     box.attention === undefined ? "" : "Opens its heads.",
-    s("rect", {
-      x,
-      y,
-      width,
-      height,
-      rx: 7,
-      fill: cssVariable(color),
-      stroke: cssVariable("--module-line"),
-      "stroke-width": 1.2,
-    }),
+    s("rect", { x, y, width, height, rx: 7, fill, stroke: cssVariable("--module-line"), "stroke-width": 1.2 }),
     s(
       "text",
       {
         x: center,
-        y: y + 18,
+        y: first,
         "text-anchor": "middle",
         "font-size": isNarrow ? 11.5 : 13.5,
         "font-weight": 600,
-        fill: cssVariable("--module-ink"),
+        fill: ink,
       },
-      `${truncate(box.label, isNarrow ? 22 : 30)} `,
+      `${truncate(box.label, isNarrow ? 20 : 30)} `,
     ),
     lines.map((text, index) =>
       s(
         "text",
-        {
-          x: center,
-          y: y + 35 + 15 * index,
-          "text-anchor": "middle",
-          "font-size": 11.5,
-          fill: cssVariable("--module-ink"),
-        },
-        `${truncate(text, isNarrow ? 21 : 38)} `,
+        { x: center, y: first + 16 + 15 * index, "text-anchor": "middle", "font-size": isNarrow ? 11 : 11.5, fill: ink },
+        `${truncate(text, isNarrow ? 22 : 38)} `,
       ),
     ),
+    box.attention !== undefined && box.position === "rotary" && drawRotary(placed),
   );
 }
 
-/** A closed layer: its name, and a swatch for each module. @param {PlacedBox} placed */
-function drawClosedLayer(placed) {
+/** The sign of rotary positions, on the corner of attention. @param {PlacedBox} placed */
+function drawRotary({ x, y, width }) {
+  return [
+    s("rect", {
+      x: x + width - 40,
+      y: y - 7,
+      width: 36,
+      height: 15,
+      rx: 7,
+      fill: cssVariable("--module-position"),
+      stroke: cssVariable("--module-line"),
+    }),
+    s(
+      "text",
+      { x: x + width - 22, y: y + 4, "text-anchor": "middle", "font-size": 10, fill: cssVariable("--module-ink") },
+      "RoPE ",
+    ),
+  ];
+}
+
+/**
+ * A closed layer: its name, what leaves it, and a swatch for each module.
+ * @param {PlacedBox} placed
+ * @param {Drawing} drawing
+ */
+function drawClosedLayer(placed, drawing) {
   const { box, x, y, width, height } = placed;
-  const kinds = moduleKinds(box);
+  const isNarrow = drawing.sizes === NARROW;
+  const { fill, ink, value } = drawing.coloring.of(box);
+  const kinds = drawing.coloring.isByKind ? moduleKinds(box) : [];
+  const lines = [...liveLines(drawing.figures(box.path), isNarrow), isNarrow ? "" : value].filter(Boolean);
+  const text = lines.length > 1 && !isNarrow ? [lines.join(" · ")] : lines;
+  const first = y + (height - 15 * text.length) / 2 + 4.5;
   const swatches = kinds.map((kind, index) =>
     s("rect", {
       x: x + width - 12 - 13 * (kinds.length - index),
-      y: y + height / 2 - 5,
+      y: first - 9.5,
       width: 10,
       height: 10,
       rx: 2,
@@ -174,29 +193,31 @@ function drawClosedLayer(placed) {
   return drawGroup(
     placed,
     "Closed. Opens the layer.",
-    s("rect", {
-      x,
-      y,
-      width,
-      height,
-      rx: 7,
-      fill: cssVariable("--panel"),
-      stroke: cssVariable("--line"),
-      "stroke-width": 1.5,
-    }),
-    s(
-      "text",
-      { x: x + 12, y: y + height / 2 + 4.5, "font-size": 13, "font-weight": 600, fill: cssVariable("--ink") },
-      `▸ ${box.label} `,
-    ),
-    width > 200 &&
+    s("rect", { x, y, width, height, rx: 7, fill, stroke: cssVariable("--line"), "stroke-width": 1.5 }),
+    s("text", { x: x + 12, y: first, "font-size": 13, "font-weight": 600, fill: ink }, `▸ ${box.label} `),
+    text.map((line, index) =>
       s(
         "text",
-        { x: x + 84, y: y + height / 2 + 4, "font-size": 11.5, fill: cssVariable("--ink-soft") },
-        formatCount(box.parameter_count),
+        { x: x + 12, y: first + 15 * (index + 1), "font-size": isNarrow ? 11 : 11.5, fill: ink },
+        `${truncate(line, isNarrow ? 20 : 40)} `,
       ),
+    ),
+    isNarrow &&
+      !drawing.coloring.isByKind &&
+      s("text", { x: x + width - 8, y: first, "text-anchor": "end", "font-size": 10, fill: ink }, `${value} `),
     swatches,
   );
+}
+
+/**
+ * The shape of what leaves a box, and its mean norm.
+ * @param {BoxFigures} figures
+ * @param {boolean} isNarrow in two lines
+ */
+function liveLines({ shape, norm }, isNarrow) {
+  if (shape === undefined) return [];
+  const norms = norm === undefined ? [] : [`norm ${formatNumber(norm)}`];
+  return isNarrow ? [formatShape(shape), ...norms] : [[formatShape(shape), ...norms].join(" · ")];
 }
 
 /** The frame and title of an open layer. @param {PlacedBox} placed */
@@ -238,7 +259,7 @@ function drawOpenLayer(placed) {
  * @param {string} action what a click does
  * @param {Parameters<typeof s>[2][]} children
  */
-function drawGroup({ box, form, column }, action, ...children) {
+function drawGroup({ box, form, column, y }, action, ...children) {
   return s(
     "g",
     {
@@ -250,16 +271,10 @@ function drawGroup({ box, form, column }, action, ...children) {
       "data-form": form,
       "data-column": column,
       "data-parameter-count": box.parameter_count,
+      "data-y": y,
     },
     ...children,
   );
-}
-
-/** @param {ModuleBox} box */
-function parameterCount(box) {
-  if (box.parameter_count === 0 && box.parameters.length > 0) return "shared parameters";
-  if (box.parameter_count === 0) return "no parameters";
-  return `${formatCount(box.parameter_count)} ${box.parameter_count === 1 ? "parameter" : "parameters"}`;
 }
 
 /**

@@ -16,7 +16,7 @@
  * @property {number} column
  */
 /** @typedef {{ points: [number, number][], kind: "flow" | "residual" | "cross" }} Arrow */
-/** @typedef {{ x: number, y: number }} Sum where a residual is added */
+/** @typedef {{ x: number, y: number, of: string, joins: "added" | "concatenated" }} Sum where the output of a box is added, or concatenated */
 /** @typedef {{ x: number, y: number, end: "input" | "output", column: number }} ColumnEnd */
 /** @typedef {{ boxes: PlacedBox[], arrows: Arrow[], sums: Sum[], ends: ColumnEnd[], width: number, height: number }} Layout */
 
@@ -25,17 +25,17 @@
  * @property {number} boxWidth
  * @property {number} boxHeight
  * @property {number} columnGap
+ * @property {number} closedHeight of a closed layer
  * @property {number} residualGap room beside a box for the residual connection
  */
 /** @type {Sizes} */
-export const WIDE = { boxWidth: 224, boxHeight: 58, columnGap: 92, residualGap: 26 };
+export const WIDE = { boxWidth: 224, boxHeight: 72, closedHeight: 44, columnGap: 92, residualGap: 26 };
 /** @type {Sizes} */
-export const NARROW = { boxWidth: 122, boxHeight: 60, columnGap: 14, residualGap: 14 };
+export const NARROW = { boxWidth: 122, boxHeight: 86, closedHeight: 60, columnGap: 14, residualGap: 14 };
 
 const GAP = 18;
 const PADDING = 10;
 const TITLE_HEIGHT = 24;
-const CLOSED_HEIGHT = 34;
 const SUM_RADIUS = 9;
 const MARGIN = 34;
 
@@ -61,7 +61,7 @@ export function layOut(root, open, sizes) {
   return {
     boxes: all.boxes.map((box) => ({ ...box, y: box.y - top })),
     arrows: all.arrows.map((arrow) => ({ ...arrow, points: arrow.points.map(([x, y]) => [x, y - top]) })),
-    sums: all.sums.map(({ x, y }) => ({ x, y: y - top })),
+    sums: all.sums.map((sum) => ({ ...sum, y: sum.y - top })),
     ends: all.ends.map((end) => ({ ...end, y: end.y - top })),
     width: columns.length * columnWidth + (columns.length - 1) * sizes.columnGap,
     height: MARGIN - top,
@@ -117,7 +117,7 @@ function layOutColumn(boxes, index, left, open, sizes) {
    * @param {"module" | "closed"} form
    */
   const addBox = (box, form) => {
-    const height = form === "closed" ? CLOSED_HEIGHT : sizes.boxHeight;
+    const height = form === "closed" ? sizes.closedHeight : sizes.boxHeight;
     y -= GAP;
     if (from > y) addFlow(from, y);
     y -= height;
@@ -126,28 +126,45 @@ function layOutColumn(boxes, index, left, open, sizes) {
       column.crossInputs.push({ x, y: y + height / 2 });
     from = y;
   };
+  /**
+   * A plus above the box that was added last, with a line to it that goes around this box.
+   * @param {ModuleBox} box
+   * @param {[number, number][]} around where the line begins
+   * @param {Sum["joins"]} joins
+   */
+  const addSum = (box, around, joins) => {
+    y -= GAP + 2 * SUM_RADIUS;
+    const sum = y + SUM_RADIUS;
+    addFlow(from, sum + SUM_RADIUS);
+    const residualX = x + sizes.boxWidth + sizes.residualGap - 8;
+    const start = around[around.length - 1][1];
+    column.arrows.push({
+      points: [...around, [residualX, start], [residualX, sum], [center + SUM_RADIUS, sum]],
+      kind: "residual",
+    });
+    column.sums.push({ x: center, y: sum, of: box.path, joins });
+    from = y;
+  };
+  /** @param {ModuleBox} box a positional encoding: nothing enters it, and the embedding below goes around it */
+  const addPosition = (box) => {
+    const [embedding, start] = [from, from - GAP / 2];
+    from = y - GAP - sizes.boxHeight; // no arrow from the embedding
+    addBox(box, "module");
+    /** @type {[number, number][]} */
+    const around = [
+      [center, embedding],
+      [center, start],
+    ];
+    addSum(box, around, box.position === "concatenated" ? "concatenated" : "added");
+  };
   /** @param {ModuleBox} sublayer a function with its norm, and the residual connection around it */
   const addSublayer = (sublayer) => {
     if (sublayer.children.length === 0) return addBox(sublayer, "module");
-    const start = Math.min(from - 5, y - 4); // inside the frame of the layer
+    /** @type {[number, number]} */
+    const start = [center, Math.min(from - 5, y - 4)]; // inside the frame of the layer
     for (const box of sublayer.children) {
       addBox(box, "module");
-      if (box.kind === "norm" || sublayer.kind !== "residual") continue;
-      y -= GAP + 2 * SUM_RADIUS;
-      const sum = y + SUM_RADIUS;
-      addFlow(from, sum + SUM_RADIUS);
-      const residualX = x + sizes.boxWidth + sizes.residualGap - 8;
-      column.arrows.push({
-        points: [
-          [center, start],
-          [residualX, start],
-          [residualX, sum],
-          [center + SUM_RADIUS, sum],
-        ],
-        kind: "residual",
-      });
-      column.sums.push({ x: center, y: sum });
-      from = y;
+      if (box.kind !== "norm" && sublayer.kind === "residual") addSum(box, [start], "added");
     }
   };
   /** @param {ModuleBox} layer */
@@ -163,7 +180,8 @@ function layOutColumn(boxes, index, left, open, sizes) {
 
   column.ends.push({ x: center, y: 0, end: "input", column: index });
   for (const box of boxes) {
-    if (box.kind !== "stack") addBox(box, "module");
+    if (box.kind === "position") addPosition(box);
+    else if (box.kind !== "stack") addBox(box, "module");
     else for (const child of box.children) child.kind === "block" ? addLayer(child) : addBox(child, "module");
   }
   column.top = y;
