@@ -226,7 +226,7 @@ def test_standalone_page_is_downloaded(client: TestClient, trace_id: str) -> Non
     response = client.get(f"/api/traces/{trace_id}/page.html")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert 'filename="look.html"' in response.headers["content-disposition"]
-    assert '"id":"embedded"' in response.text
+    assert 'id="embedded">{"json": "' in response.text
 
 
 def test_evicted_trace_is_gone() -> None:

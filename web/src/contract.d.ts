@@ -290,6 +290,25 @@ export interface Cell {
   };
 }
 
+/**
+ * What every row of a head is computed from, in a standalone file: its vectors as they are compared, once for all rows. A
+ * `Cell` follows from them by dot products, softmax and a weighted sum.
+ */
+export interface AttentionInputs {
+  attention_type: AttentionType;
+  layer: number;
+  head: number;
+  /** As in a cell. */
+  scale: number;
+  similarity: string;
+  /** One for each position. */
+  queries: number[][];
+  keys: number[][];
+  values: number[][];
+  /** [query][key]: 1 if the mask allows the pair, else 0. Missing if it allows all. */
+  allowed?: number[][];
+}
+
 /** `POST api/models/{id}/head-importance`: measure the importance of every head; answered by a `Job`. */
 export interface HeadImportanceRequest {
   ablation: "zero" | "mean";
@@ -584,13 +603,17 @@ export interface RunMetrics {
   records: Record<string, number | null>[];
 }
 
-/** The data in a standalone file, in its element #embedded; `arrays` are float16, little-endian, base64-encoded, by name. */
+/**
+ * The data in a standalone file. Its element #embedded has two texts, each compressed with deflate and base64-encoded: `json`
+ * and `float32`. In the JSON, `{"float32": [start, ...shape]}` stands for an array of numbers: those from `start` on in the
+ * little-endian float32 values of the second text, row by row. `arrays` are float16, little-endian, base64-encoded, by name.
+ */
 export interface Embedded {
   trace: Trace;
   diagram: ModuleBox;
   arrays: Record<string, string>;
   /** Responses computed while the file was written; a standalone file refuses all others with an error message. */
-  cells: Cell[];
+  attention_inputs: AttentionInputs[];
   nodes: NodeAttention[];
   positions?: Positions[];
   neighbors?: Neighbors[];

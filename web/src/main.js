@@ -27,8 +27,8 @@ if (store.get().theme === "auto") store.set({ theme: savedTheme() });
 applyTheme(store.get().theme);
 
 const messages = createMessages();
-const file = readFile();
-const source = file === null ? liveSource(onServerReachable, onServerBusy) : embeddedSource(file);
+const file = readEmbedded(document);
+const source = file === "" ? liveSource(onServerReachable, onServerBusy) : embeddedSource(file);
 const runner = createRunner(source, messages.notify);
 
 /** @type {ModelSummary[]} */
@@ -338,13 +338,4 @@ function clampIndex(index, count) {
 /** @param {unknown} error */
 function notifyError(error) {
   messages.notify(errorMessage(error), "error");
-}
-
-function readFile() {
-  try {
-    return readEmbedded(document);
-  } catch {
-    messages.notify("The data in this file is damaged. Please create it again.", "error");
-    return null;
-  }
 }

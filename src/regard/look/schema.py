@@ -279,6 +279,18 @@ class Cell(Message):
     window: CellWindow
 
 
+class AttentionInputs(Message):
+    attention_type: AttentionType
+    layer: int
+    head: int
+    scale: float
+    similarity: str
+    queries: list[list[float]]
+    keys: list[list[float]]
+    values: list[list[float]]
+    allowed: list[list[int]] | None = None
+
+
 class HeadImportanceRequest(Message):
     ablation: Ablation
     metric: Metric
@@ -549,12 +561,12 @@ class RunMetrics(Message):
 
 
 class Embedded(Message):
-    """The data in a standalone file. Arrays are base64-encoded."""
+    """The data in a standalone file, unpacked (see `standalone_data.py`). Arrays are base64-encoded."""
 
     trace: Trace
     diagram: ModuleBox
     arrays: dict[str, str]
-    cells: list[Cell]
+    attention_inputs: list[AttentionInputs]
     nodes: list[NodeAttention]
     positions: list[Positions] | None = None
     neighbors: list[Neighbors] | None = None

@@ -3,42 +3,48 @@
  * are rejected with an error that tells what to do.
  */
 
-/** @import { AttentionType, Embedded, Matrix, Source } from "../contract" */
+/** @import { AttentionType, Matrix, Source } from "../contract" */
 
+import { attentionCell } from "./attention_row.js";
 import { decodeBase64, decodeFloat16 } from "./float16.js";
 import { MAX_UNPOOLED, maxPool, poolSize } from "./max_pool.js";
+import { unpack } from "./unpack.js";
 
 /** The id of the file's only trace. */
 export const EMBEDDED_TRACE = "file";
 
 /**
- * The content of the file's element #embedded, or null for a page that a server sent.
+ * The content of the file's element #embedded; "" for a page that a server sent.
  * @param {Document} page
- * @returns {Embedded | null}
  */
 export function readEmbedded(page) {
-  const text = page.getElementById("embedded")?.textContent?.trim() ?? "";
-  return text === "" ? null : JSON.parse(text);
+  return page.getElementById("embedded")?.textContent?.trim() ?? "";
 }
 
 /**
- * @param {Embedded} file
+ * @param {string} content of the element #embedded
  * @returns {Source}
  */
-export function embeddedSource(file) {
-  const trace = { ...file.trace, id: EMBEDDED_TRACE };
-  const name = trace.model.name;
+export function embeddedSource(content) {
+  const unpacked = unpack(content).then(
+    (file) => ({ file, trace: { ...file.trace, id: EMBEDDED_TRACE } }),
+    () => {
+      throw new Error("The data in this file is damaged. Please create it again.");
+    },
+  );
   /** @type {Map<string, Uint16Array>} */
   const decoded = new Map();
 
-  /** @param {string} action */
-  const reject = (action) =>
-    Promise.reject(
-      new Error(`${action} needs the model, but this page is a standalone file. Run: regard look ${name}`),
-    );
+  /** @param {string} action @returns {Promise<never>} */
+  const reject = async (action) => {
+    const { trace } = await unpacked;
+    const command = `regard look ${trace.model.name}`;
+    throw new Error(`${action} needs the model, but this page is a standalone file. Run: ${command}`);
+  };
 
   /** @param {AttentionType} type */
-  function attentionArray(type) {
+  async function attentionArray(type) {
+    const { file, trace } = await unpacked;
     const spec = trace.arrays.find((array) => array.name === `attention/${type}`);
     const text = file.arrays[`attention/${type}`];
     if (spec === undefined || text === undefined) throw new Error(`This file has no ${type} attention.`);
@@ -52,10 +58,10 @@ export function embeddedSource(file) {
    * @param {AttentionType} type
    * @param {number} layer
    * @param {number | "mean"} head
-   * @returns {Matrix}
+   * @returns {Promise<Matrix>}
    */
-  function fullMatrix(type, layer, head) {
-    const { heads, rows, columns, bits } = attentionArray(type);
+  async function fullMatrix(type, layer, head) {
+    const { heads, rows, columns, bits } = await attentionArray(type);
     const size = rows * columns;
     /** @param {number} index */
     const headValues = (index) => {
@@ -70,40 +76,38 @@ export function embeddedSource(file) {
 
   return {
     live: false,
-    models: async () => [trace.model],
-    diagram: async () => file.diagram,
+    models: async () => [(await unpacked).trace.model],
+    diagram: async () => (await unpacked).file.diagram,
     run: () => reject("Running another text"),
     trace: async (id) => {
       if (id !== EMBEDDED_TRACE) throw new Error("This file contains a single trace, and the address names another.");
-      return trace;
+      return (await unpacked).trace;
     },
     async matrix(_, type, layer, head, pool) {
-      const matrix = fullMatrix(type, layer, head);
+      const matrix = await fullMatrix(type, layer, head);
       return maxPool(matrix, pool ?? poolSize(matrix.rows, matrix.columns, MAX_UNPOOLED));
     },
     async row(_, type, layer, head, query) {
-      const { rows, columns, values } = fullMatrix(type, layer, head);
+      const { rows, columns, values } = await fullMatrix(type, layer, head);
       if (query < 0 || query >= rows) throw new Error(`There is no token ${query}.`);
       return { rows: 1, columns, pooled: 1, values: values.slice(query * columns, (query + 1) * columns) };
     },
     async thumbnails(_, type, layer, size) {
-      const { heads, rows, columns } = attentionArray(type);
+      const { heads, rows, columns } = await attentionArray(type);
       const pool = poolSize(rows, columns, size);
-      return Array.from({ length: heads }, (_each, head) => maxPool(fullMatrix(type, layer, head), pool));
+      const matrices = await Promise.all(Array.from({ length: heads }, (_each, head) => fullMatrix(type, layer, head)));
+      return matrices.map((matrix) => maxPool(matrix, pool));
     },
     async node(_, id) {
-      const found = file.nodes.find((node) => node.node === id);
+      const found = (await unpacked).file.nodes.find((node) => node.node === id);
       return found ?? reject("Computing this node");
     },
     async cell(_, wanted) {
-      const found = file.cells.find(
-        ({ request }) =>
-          request.attention_type === wanted.attention_type &&
-          request.layer === wanted.layer &&
-          request.head === wanted.head &&
-          request.query === wanted.query,
+      const inputs = (await unpacked).file.attention_inputs.find(
+        ({ attention_type: type, layer, head }) =>
+          type === wanted.attention_type && layer === wanted.layer && head === wanted.head,
       );
-      return found ?? reject("Computing this attention row");
+      return inputs === undefined ? reject("Computing this attention row") : attentionCell(inputs, wanted);
     },
     measureHeads: () => reject("Measuring head importance"),
     measureRoles: () => reject("Measuring what heads do"),
@@ -112,22 +116,22 @@ export function embeddedSource(file) {
     job: () => reject("Measuring head importance"),
     stopJob: async () => undefined,
     async positions(length, width) {
-      const found = (file.positions ?? []).find((each) => each.length === length && each.width === width);
+      const found = ((await unpacked).file.positions ?? []).find((each) => each.length === length && each.width === width);
       return found ?? reject("Computing encodings of another size");
     },
     async neighbors(_, side, token) {
-      const found = (file.neighbors ?? []).find((each) => each.side === side && each.token.id === token);
+      const found = ((await unpacked).file.neighbors ?? []).find((each) => each.side === side && each.token.id === token);
       return found ?? reject("Looking up the neighbors of this token");
     },
     contextualVectors: () => reject("Reading other sentences"),
     residualStream: () => reject("Reading the residual stream"),
     async patterns(wanted) {
-      const found = (file.patterns ?? []).find(({ request }) =>
+      const found = ((await unpacked).file.patterns ?? []).find(({ request }) =>
         Object.entries(wanted).every(([name, value]) => request[/** @type {keyof typeof wanted} */ (name)] === value),
       );
       return found ?? reject("Computing patterns of other sizes");
     },
-    modelPatterns: async () => file.model_patterns ?? reject("Reading the model’s patterns"),
+    modelPatterns: async () => (await unpacked).file.model_patterns ?? reject("Reading the model’s patterns"),
     runs: async () => [],
     runMetrics: () => reject("Reading a run’s metrics"),
   };
