@@ -229,6 +229,12 @@ def test_standalone_page_is_downloaded(client: TestClient, trace_id: str) -> Non
     assert 'id="embedded">{"json": "' in response.text
 
 
+def test_texts_are_split_into_sentences(client: TestClient) -> None:
+    found = client.post("/api/models/small/sentences", json={"text": "A cat. A dog."})
+    assert found.json() == {"sentences": ["A cat.", "A dog."]}
+    check_refused(client.post("/api/models/none/sentences", json={"text": "A cat."}), 404, "There is no model")
+
+
 def test_evicted_trace_is_gone() -> None:
     client = make_client(store=TraceStore(max_traces=1))
     first, second = run_task(client, "text-classification"), run_task(client, "text-classification")

@@ -24,6 +24,8 @@ export interface ModelSummary {
   examples?: string[];
   /** The code of the language that it reads, such as "en", if its name tells. */
   language?: string;
+  /** Whether a text is split into sentences, which are run one by one, as by the task's own command. Missing in older files. */
+  splits_sentences?: boolean;
   /**
    * The attention that the model has, in order of computation; empty for a model without any. `weights_only`: it is not
    * the multi-head attention of a Transformer, so its weights can be shown, but its heads cannot be opened or ablated.
@@ -94,6 +96,16 @@ export interface RunRequest {
   prefix_tokens?: number[];
   require?: string[];
   forbid?: string[];
+}
+
+/** `POST api/models/{id}/sentences`: the sentences that a text is run as; answered by `Sentences`. */
+export interface SentencesRequest {
+  text: string;
+}
+export interface Sentences {
+  sentences: string[];
+  /** What was done besides splitting, in a sentence. */
+  note?: string;
 }
 
 export type RunEvent =
@@ -205,6 +217,8 @@ export interface Trace {
   hypotheses?: Hypothesis[];
   /** Of a beam search. */
   length_penalty?: LengthPenalty;
+  /** What was cut from the input or the output, in sentences. */
+  cuts?: string[];
   arrays: ArraySpec[];
   seconds: number;
 }
@@ -637,6 +651,9 @@ export interface State {
   view: string;
   model: string;
   text: string;
+  /** The text that `text` is a sentence of, and the index of the sentence; -1: the whole text is one input. "": no such text. */
+  passage: string;
+  sentence: number;
   trace: string;
   /**
    * What made the trace besides the text, to run it again if the server has lost it: JSON with fields of its `RunRequest`
@@ -715,6 +732,7 @@ export interface Source {
   live: boolean;
   models(): Promise<ModelSummary[]>;
   diagram(model: string): Promise<ModuleBox>;
+  sentences(model: string, text: string): Promise<Sentences>;
   run(model: string, request: RunRequest, onEvent: (event: RunEvent) => void, signal?: AbortSignal): Promise<string>;
   trace(id: string): Promise<Trace>;
   /** One head, or the mean over a layer's heads for head "mean"; cached. */
@@ -751,8 +769,8 @@ export interface ViewContext {
   model(): ModelSummary | null;
   /** Show a message: a note that disappears by itself, or an error that stays. */
   notify(message: string, kind?: "note" | "error"): void;
-  /** Run the selected model and make the result the current trace. Errors are shown as messages. */
-  run(request: RunRequest): Promise<void>;
+  /** Run the selected model and make the result the current trace, with a change of the state. Errors are shown as messages. */
+  run(request: RunRequest, change?: Partial<State>): Promise<void>;
   /** The run in progress, or null; `onRunning` subscribes to its tokens and returns the function that unsubscribes. */
   running(): Running | null;
   onRunning(listener: (running: Running | null) => void): () => void;

@@ -69,6 +69,7 @@ class ModelSummary(Message):
     example: str
     examples: list[str] | None = None
     language: str | None = None
+    splits_sentences: bool | None = None
     attention: list[AttentionSpec]
     decoding: DecodingSettings
     metrics: list[Metric]
@@ -117,6 +118,15 @@ class RunRequest(Message):
     prefix_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_NEW_TOKENS)] | None = None
     require: Words | None = None
     forbid: Words | None = None
+
+
+class SentencesRequest(Message):
+    text: Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
+
+
+class Sentences(Message):
+    sentences: list[str]
+    note: str | None = None
 
 
 class TokenEvent(Message):
@@ -229,6 +239,7 @@ class Trace(Message):
     nodes: list[BeamNode]
     hypotheses: list[Hypothesis] | None = None
     length_penalty: LengthPenalty | None = None
+    cuts: list[str] | None = None
     arrays: list[ArraySpec]
     seconds: float
 

@@ -78,6 +78,7 @@ export function embeddedSource(content) {
     live: false,
     models: async () => [(await unpacked).trace.model],
     diagram: async () => (await unpacked).file.diagram,
+    sentences: () => reject("Splitting a text"),
     run: () => reject("Running another text"),
     trace: async (id) => {
       if (id !== EMBEDDED_TRACE) throw new Error("This file contains a single trace, and the address names another.");
