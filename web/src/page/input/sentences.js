@@ -11,6 +11,8 @@ import { formatCount } from "../format.js";
 
 /** Buttons of a long text, around the chosen one; the others are reached with the buttons beside the row. */
 const MAX_BUTTONS = 24;
+/** A line break or an end mark with more behind it, or a long text; any other is one sentence, so the server is not asked. */
+const MAY_HAVE_SENTENCES = /[\r\n.!?…؟۔।。！？｡].*\S|.{500}/s;
 /** The index of the whole text as one input. */
 const WHOLE_TEXT = -1;
 
@@ -22,7 +24,7 @@ const WHOLE_TEXT = -1;
  * @returns {Promise<{ request: RunRequest, change: Partial<State> }>}
  */
 export async function firstSentence(source, model, request) {
-  if (model.splits_sentences) {
+  if (model.splits_sentences && MAY_HAVE_SENTENCES.test(request.text)) {
     const { sentences } = await source.sentences(model.id, request.text);
     if (sentences.length > 1)
       return { request: { ...request, text: sentences[0] }, change: { passage: request.text, sentence: 0 } };
