@@ -2,10 +2,10 @@
 
     python benchmarks/look_paint.py
 
-A translator with random weights, 6 + 6 layers of 8 heads, traces an input and an output of 512 tokens. Chromium opens each
-view by its address, in a page that has nothing cached; what the server computes for the view is part of the time. A view is
-complete as soon as it has drawn all that `window.regard.read` tells, and painted two frames later. Reported are the seconds
-of three visits, their median, and the elements of the view.
+A translator with random weights, 6 + 6 layers of 8 heads, traces an input and an output of 512 tokens. Chromium opens
+each view by its address, in a page that has nothing cached; what the server computes for the view is part of the time.
+A view is complete as soon as it has drawn all that `window.regard.read` tells, and painted two frames later. Reported
+are the seconds of three visits, their median, and the elements of the view.
 """
 
 import statistics
