@@ -1,7 +1,5 @@
 """Models before the Transformer can be looked at: what they attend to is recorded, and what they lack is left out."""
 
-import json
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +19,7 @@ from regard.model import CAUSAL_MODELS, count_parameters
 from regard.model.before.base import AlignmentModule
 from regard.model.embedding import TokenEmbedding
 from tests.look.support import autoregressive_model, request
+from tests.look.test_standalone import embedded
 from tests.model.before.samples import SAMPLES
 from tests.serve.support import events, make_client, run
 
@@ -154,11 +153,10 @@ def test_saved_trace_loads_unchanged(name: str, tmp_path: Path) -> None:
 
 @each_model
 def test_page_has_weights_and_no_cells(name: str) -> None:
-    (content,) = re.findall(r'id="embedded">(.*?)</script>', traced(name).html(), flags=re.DOTALL)
-    embedded = Embedded.model_validate(json.loads(content))
-    assert not embedded.cells
-    assert embedded.nodes
-    assert set(embedded.arrays) == set(traced(name).arrays)
+    content = Embedded.model_validate(embedded(traced(name).html()))
+    assert not content.attention_inputs
+    assert content.nodes
+    assert set(content.arrays) == set(traced(name).arrays)
 
 
 def boxes(box: ModuleBox) -> Iterator[ModuleBox]:

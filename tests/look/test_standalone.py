@@ -4,7 +4,9 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard import UserError
+from regard import UserError, load
 from regard.look.schema import Embedded, RunRequest
 from regard.look.standalone import notebook_frame, standalone_page
 from regard.look.trace import Trace, load_trace
@@ -27,8 +29,18 @@ def traced(task: str = "translation") -> Trace:
 
 
 def embedded(page: str) -> dict[str, Any]:
+    """The embedded data, with arrays in place of the references to them."""
     (content,) = re.findall(r'<script type="application/json" id="embedded">(.*?)</script>', page, flags=re.DOTALL)
-    return json.loads(content)
+    packed = {name: zlib.decompress(base64.b64decode(text)) for name, text in json.loads(content).items()}
+    numbers = np.frombuffer(packed["float32"], dtype="<f4")
+
+    def expand(value: dict[str, Any]) -> Any:
+        if "float32" not in value:
+            return value
+        start, *shape = value["float32"]
+        return numbers[start : start + math.prod(shape)].reshape(shape).tolist()
+
+    return json.loads(packed["json"], object_hook=expand)
 
 
 @pytest.mark.one_in(2)
@@ -51,19 +63,34 @@ def test_embedded_arrays_are_those_of_the_trace(task: str) -> None:
         assert np.array_equal(decoded, array.numpy())
 
 
-def test_embedded_nodes_and_cells_are_the_models() -> None:
+def test_embedded_nodes_and_vectors_are_the_models() -> None:
     trace = traced()
     content = Embedded.model_validate(embedded(trace.html()))
     path = [node.id for node in trace.header.nodes if node.in_output]
     assert [node.node for node in content.nodes][: 1 + len(path)] == [-1, *path]
     for node in content.nodes[:3]:
         assert node.hidden_state == pytest.approx(trace.node(node.node).hidden_state, rel=1e-4, abs=1e-6)
-    heads = {(cell.request.attention_type, cell.request.layer, cell.request.head) for cell in content.cells}
-    assert len(heads) == sum(one.layers * one.heads for one in trace.header.model.attention)
-    cell = content.cells[0]
-    again = trace.cell(cell.request.attention_type, cell.request.layer, cell.request.head, cell.request.query)
-    assert cell.weights == pytest.approx(again.weights, rel=1e-4, abs=1e-6)
-    assert cell.request.query == len(trace.header.target) // 2
+    assert len(content.attention_inputs) == sum(one.layers * one.heads for one in trace.header.model.attention)
+    for inputs in content.attention_inputs[:: len(content.attention_inputs) // 3]:
+        for query in range(len(inputs.queries)):
+            cell = trace.cell(inputs.attention_type, inputs.layer, inputs.head, query)
+            assert inputs.similarity == cell.similarity
+            assert inputs.scale == pytest.approx(cell.scale, rel=1e-5)
+            assert inputs.queries[query] == pytest.approx(cell.query, rel=1e-5)
+            assert np.allclose(inputs.keys, cell.keys, rtol=1e-5)
+            assert np.allclose(inputs.values, cell.values, rtol=1e-5)
+            visible = [score is not None for score in cell.masked_scores]
+            assert (
+                [True] * len(visible) if inputs.allowed is None else list(map(bool, inputs.allowed[query]))
+            ) == visible
+
+
+def test_short_sentence_of_the_shipped_model_takes_less_than_2_mb() -> None:
+    page = load("en-tr").trace("The cat ate the mouse.").html()
+    assert len(page.encode()) < 2_000_000
+    content = embedded(page)
+    assert len(content["attention_inputs"]) == 48
+    assert len(content["nodes"]) > len(content["trace"]["generated"])
 
 
 def test_input_cannot_break_out_of_the_script_element() -> None:
@@ -90,7 +117,7 @@ def test_policy_allows_only_the_pages_own_script() -> None:
 def test_loaded_trace_makes_a_page_without_its_model(tmp_path: Path) -> None:
     back = load_trace(traced().save(tmp_path / "one"))
     content = Embedded.model_validate(embedded(back.html()))
-    assert (content.cells, content.nodes) == ([], [])
+    assert (content.attention_inputs, content.nodes) == ([], [])
     assert content.diagram.description.startswith("This page was written without the model")
 
 

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from playwright.sync_api import Browser, Page, Route
 
+from regard.look.models.traced_model import TracedModel
+from regard.look.schema import RunRequest
 from tests.page import reference
 from tests.page.conftest import ServerUrl, fresh_page, open_view, read
 from tests.page.navigation import change_state, trace_of
@@ -27,14 +30,18 @@ def is_close(values: Any, expected: torch.Tensor) -> bool:
     return torch.allclose(torch.tensor(values), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("attention_type", "layer", "head", "query"), [("encoder", 5, 0, 1), ("decoder", 1, 2, 3), ("cross", 2, 3, 0)]
-)
+ROWS = [("encoder", 5, 0, 1), ("decoder", 1, 2, 3), ("cross", 2, 3, 0)]
+
+
+@pytest.mark.parametrize(("attention_type", "layer", "head", "query"), ROWS)
 def test_cell_equals_pytorch(view: Page, attention_type: str, layer: int, head: int, query: int) -> None:
     change_state(view, attention_type=attention_type, layer=layer, head=head, token=query, token_role="query")
-    cell = read(view, "cell")
+    check_cell(read(view, "cell"), attention_type, layer, head, query, trace_of(view)["target"])
+
+
+def check_cell(cell: Any, attention_type: str, layer: int, head: int, query: int, target: list[Any]) -> None:
     assert cell["request"] == {"attention_type": attention_type, "layer": layer, "head": head, "query": query}
-    expected = reference.ReferenceAttention(attention_type, layer, [token["id"] for token in trace_of(view)["target"]])
+    expected = reference.ReferenceAttention(attention_type, layer, [token["id"] for token in target])
     assert is_close(cell["query"], expected.query[head, query])
     assert is_close(cell["keys"], expected.key[head])
     assert is_close(cell["values"], expected.value[head])
@@ -47,6 +54,19 @@ def test_cell_equals_pytorch(view: Page, attention_type: str, layer: int, head: 
     assert is_close(cell["window"]["weights"], expected.weights[head])
     masked = [[score is not None for score in row] for row in cell["window"]["masked_scores"]]
     assert masked == expected.visible.tolist()
+
+
+def test_standalone_file_computes_the_same_rows(browser: Browser, traced_model: TracedModel, tmp_path: Path) -> None:
+    """A file has the vectors of each head; the page computes all rows from them."""
+    trace = traced_model.trace(RunRequest(text=reference.SENTENCE))
+    target = [token.to_dict() for token in trace.header.target]
+    path = tmp_path / "page.html"
+    path.write_text(trace.html(), encoding="utf-8")
+    with fresh_page(browser, path.as_uri()) as page:
+        page.goto(f"{path.as_uri()}#view=cell")
+        for attention_type, layer, head, query in ROWS:
+            change_state(page, attention_type=attention_type, layer=layer, head=head, token=query, token_role="query")
+            check_cell(read(page, "cell"), attention_type, layer, head, query, target)
 
 
 def number(text: str) -> float:

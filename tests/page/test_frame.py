@@ -213,6 +213,12 @@ def test_standalone_file_works_from_disk(page: Page, browser: Browser, tmp_path:
             for part in ("output", "tokens", "modules", "matrix", "sums"):
                 assert rounded(values.get(part)) == rounded(shown[name].get(part))
         assert SENTENCE in file.inner_text(".trace-summary")
+        path.write_text(
+            path.read_text(encoding="utf-8").replace('"float32": "', '"float32": "damaged'), encoding="utf-8"
+        )
+        file.goto("about:blank")
+        file.goto(path.as_uri())
+        assert "The data in this file is damaged" in file.inner_text(".error span")
 
 
 def rounded(value: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from regard.serve.inspector.app import AppState
-from regard.task.translation.pipeline import Translator
+from regard.task.translation.pipeline import Translator, split_text
 from tests.look.support import task_models
 from tests.page.conftest import ServerUrl, fresh_page, open_view, read, serving
 from tests.page.navigation import trace_of
@@ -106,3 +106,68 @@ def test_zero_is_sent_as_typed(browser: Browser, tasks_url: ServerUrl) -> None:
         page.fill("[data-control=top_k]", "")
         assert sent() == (50, 0, 5)
         assert page.input_value("[data-control=top_k]") == "50"
+
+
+PASSAGE = "Dr. Smith was late. The cat ate the mouse! Where did you buy these two books?"
+
+
+def test_passage_is_split_as_regard_translate_does(page: Page, translator: Translator) -> None:
+    """Its first sentence runs; the others, and the text as one input, can be chosen, also by keyboard."""
+    sentences = split_text(PASSAGE).sentences
+    open_view(page, "decoding", step=2, max_new_tokens=30)
+    page.fill(BOX, PASSAGE)
+    page.keyboard.press("Enter")
+    wait_for_input(page, sentences[0])
+    buttons = page.locator(".sentence-buttons button")
+    buttons.first.wait_for()
+    assert [button.get_attribute("title") for button in buttons.all()] == list(sentences)
+    assert page.inner_text(".sentence-position") == "Sentence 1 of 3"
+    assert page.get_by_role("button", name="Previous sentence").is_disabled()
+    page.get_by_role("button", name="Next sentence").click()
+    wait_for_input(page, sentences[1])
+    assert page.inner_text(".trace-summary .output-text") == translator.translate(sentences[1])
+    assert page.get_attribute(".view", "data-view") == "decoding"
+    buttons.nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    wait_for_input(page, sentences[2])
+    assert buttons.nth(2).get_attribute("aria-pressed") == "true"
+    assert buttons.nth(2).evaluate("button => button === document.activeElement")
+    page.reload()  # all of it is in the address
+    wait_for_input(page, sentences[2])
+    page.wait_for_selector(".sentence-position:text-is('Sentence 3 of 3')")
+    assert page.input_value(BOX) == PASSAGE
+    page.get_by_role("button", name="Whole text as one input").click()
+    wait_for_input(page, PASSAGE)
+    ((whole, *_),) = translator.translate_sentences([PASSAGE])
+    assert page.inner_text(".trace-summary .output-text") == whole.text
+    page.go_back()
+    wait_for_input(page, sentences[2])
+    assert page.inner_text(".sentence-position") == "Sentence 3 of 3"
+    page.fill(BOX, sentences[0])
+    page.keyboard.press("Enter")
+    wait_for_input(page, sentences[0])
+    assert not page.is_visible(".sentences")
+
+
+def test_address_with_a_passage_runs_its_first_sentence(page: Page) -> None:
+    open_view(page, "playground", text=PASSAGE)
+    wait_for_input(page, split_text(PASSAGE).sentences[0])
+    page.wait_for_selector(".sentence-position:text-is('Sentence 1 of 3')")
+
+
+def test_other_tasks_do_not_split_a_text(browser: Browser, tasks_url: ServerUrl) -> None:
+    text = "the old sea. the cat."
+    with fresh_page(browser, tasks_url) as page:
+        for task in ("language-modeling", "parsing", "text-classification"):
+            open_view(page, "heads", model=task_models()[task].id, text=text)
+            assert trace_of(page)["request"]["text"] == text
+            assert not page.is_visible(".sentences")
+
+
+def test_page_says_what_was_cut(page: Page) -> None:
+    open_view(page, "playground", max_new_tokens=3)
+    note = "The output was cut after 3 tokens, before an end token: that is the maximum number of new tokens."
+    assert page.inner_text(".cut-note") == note
+    open_view(page, "playground")
+    assert page.inner_text(".cut-note") == ""

@@ -12,11 +12,13 @@ from regard import load
 from regard.look.models.auto import make_traced_model
 from regard.look.models.traced_model import TracedModel
 from regard.look.schema import RunRequest
+from regard.look.trace import Trace
 from regard.model import EncoderDecoderConfig
 from regard.run import LoadedModel
 from regard.serve.inspector.app import AppState
 from regard.task.translation.pipeline import Translator
 from tests.page.conftest import ServerUrl, fresh_page, read, serving
+from tests.page.test_frame import download
 
 pytestmark = pytest.mark.start_early(9)
 
@@ -38,6 +40,23 @@ STRIDE = 97
 SAMPLE = """stride => { const { pooled, matrix, lines } = window.regard.read('heads');
   return { pooled, rows: matrix.rows.length, columns: matrix.columns.length, lines: lines.lines.length,
            note: lines.note, values: matrix.values.filter((_, index) => index % stride === 0) } }"""
+
+
+MAX_ELEMENTS = 2000
+"""Elements of a view, however long its text is."""
+
+
+def elements(page: Page) -> int:
+    return int(page.evaluate("document.querySelectorAll('.view *').length"))
+
+
+def shown_rows(page: Page) -> list[str]:
+    rows: list[str] = page.evaluate("window.regard.read('heads').matrix.rows")
+    return rows
+
+
+def focused_token(page: Page) -> int:
+    return int(page.evaluate("document.activeElement.dataset.group"))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +118,89 @@ def test_long_text_is_painted_in_time(
         assert "are not drawn" in shown["note"]
         notes = page.inner_text(".view-notes")
         assert ("stands for 2 tokens" in notes) == (pooled == 2)
+        assert elements(page) < MAX_ELEMENTS
         page.screenshot(path=tmp_path / "long.png")
+        first, last = page.locator(".queries .line-token").first, len(shown_rows(page)) - 1
+        first.focus()
+        page.keyboard.press("ArrowDown")
+        assert focused_token(page) == 1
+        page.evaluate("document.querySelector('.lines').scrollTop = 1e6")
+        page.wait_for_selector(f".queries [data-group='{last}']")
+        assert focused_token(page) == 1  # it stays, though it is out of sight
+        page.keyboard.press("ArrowDown")
+        assert focused_token(page) == 2
+
+
+def add_long_search(server: ServerUrl, large: TracedModel, steps: int, candidates: int) -> str:
+    """A trace with a search of so many steps, all with the candidates of a real one."""
+    short = server.state.store.get(add_trace(server, large, 100))
+    token, other = (node.token for node in short.header.nodes[:2])
+    nodes = [
+        short.header.nodes[0].model_copy(
+            update={
+                "id": step * candidates + rank,
+                "parent": (step - 1) * candidates if step else -1,
+                "step": step + 1,
+                "token": token if rank == 0 else other,
+                "state": "active" if rank == 0 else "pruned",
+                "in_output": rank == 0,
+                "total_log_probability": -float(step) - rank,
+                "cache_row": rank if rank < 2 else -1,
+                "cache_copied": rank == 1,
+                "attention_index": -1,
+            }
+        )
+        for step in range(steps)
+        for rank in range(candidates)
+    ]
+    generated = [short.header.generated[0]] * steps
+    header = short.header.model_copy(
+        update={"nodes": nodes, "target": [short.header.target[0], *[token] * steps], "generated": generated}
+    )
+    return server.state.add_trace(Trace(header, short.arrays, large))
+
+
+def test_long_search_has_few_elements(browser: Browser, server: ServerUrl, large: TracedModel, tmp_path: Path) -> None:
+    """The tree is drawn where it is visible; the keyboard goes through all of it, and files have all nodes."""
+    steps, candidates = 2000, 5
+    trace = add_long_search(server, large, steps, candidates)
+    with fresh_page(browser, server) as page:
+        page.goto(f"{server}#view=decoding&model=large&trace={trace}&step=3")
+        shown = read(page, "decoding", seconds=60)
+        assert shown["steps"] == steps
+        assert elements(page) < MAX_ELEMENTS
+        page.get_by_label("collapse pruned nodes").uncheck()
+        assert len(page.evaluate("window.regard.read('decoding').tree")) == steps * candidates
+        assert elements(page) < MAX_ELEMENTS
+        page.get_by_role("slider", name="Decoding step").press("End")
+        selected = page.locator(".search-tree .node.selected")
+        page.wait_for_selector(f".search-tree .node.selected[data-node='{(steps - 1) * candidates}']")
+        page.wait_for_selector(f".kv-cache [data-step='{steps}']")
+        values = read(page, "decoding", seconds=60)
+        assert len(values["parent"]["prefix"]) == steps
+        own = large.node(server.state.store.get(trace), (steps - 2) * candidates)
+        assert values["parent"]["cross"] == own.cross
+        assert values["parent"]["hidden_state"] == own.hidden_state
+        assert elements(page) < MAX_ELEMENTS
+        selected.focus()
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_selector(f".search-tree .node.selected[data-node='{(steps - 2) * candidates}']")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f".search-tree .node.selected[data-node='{(steps - 2) * candidates + 1}']")
+        assert page.evaluate("document.activeElement.dataset.node") == str((steps - 2) * candidates + 1)
+        drawing = download(page, "This view as SVG", tmp_path).read_text(encoding="utf-8")
+        assert f"visible part of a search tree with {steps * candidates + 1:,} nodes, steps" in drawing
+        table = download(page, "This view’s data as CSV", tmp_path).read_text(encoding="utf-8")
+        assert len(table.splitlines()) == 1 + steps * candidates
+        for name in ("playground", "why", "embeddings"):
+            page.click(f"nav.views a[data-name={name}]")
+            page.wait_for_selector(f".view-{name}")
+            read(page, name, seconds=60)
+            assert elements(page) < MAX_ELEMENTS, name
+        first = page.locator(".token-page-control").first
+        first.get_by_role("button", name="Later tokens").click()
+        assert "Tokens 61–100 of 100" in first.inner_text()
 
 
 def test_export_that_is_too_large_is_an_error(browser: Browser, server: ServerUrl, large: TracedModel) -> None:

@@ -234,7 +234,13 @@ def test_standalone_page_is_downloaded(client: TestClient, trace_id: str) -> Non
     response = client.get(f"/api/traces/{trace_id}/page.html")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert 'filename="look.html"' in response.headers["content-disposition"]
-    assert '"id":"embedded"' in response.text
+    assert 'id="embedded">{"json": "' in response.text
+
+
+def test_texts_are_split_into_sentences(client: TestClient) -> None:
+    found = client.post("/api/models/small/sentences", json={"text": "A cat. A dog."})
+    assert found.json() == {"sentences": ["A cat.", "A dog."]}
+    check_refused(client.post("/api/models/none/sentences", json={"text": "A cat."}), 404, "There is no model")
 
 
 def test_evicted_trace_is_gone() -> None:

@@ -24,6 +24,8 @@ export interface ModelSummary {
   examples?: string[];
   /** The code of the language that it reads, such as "en", if its name tells. */
   language?: string;
+  /** Whether a text is split into sentences, which are run one by one, as by the task's own command. Missing in older files. */
+  splits_sentences?: boolean;
   /**
    * The attention that the model has, in order of computation; empty for a model without any. `weights_only`: it is not
    * the multi-head attention of a Transformer, so its weights can be shown, but its heads cannot be opened or ablated.
@@ -107,6 +109,16 @@ export interface RunRequest {
   prefix_tokens?: number[];
   require?: string[];
   forbid?: string[];
+}
+
+/** `POST api/models/{id}/sentences`: the sentences that a text is run as; answered by `Sentences`. */
+export interface SentencesRequest {
+  text: string;
+}
+export interface Sentences {
+  sentences: string[];
+  /** What was done besides splitting, in a sentence. */
+  note?: string;
 }
 
 export type RunEvent =
@@ -218,6 +230,8 @@ export interface Trace {
   hypotheses?: Hypothesis[];
   /** Of a beam search. */
   length_penalty?: LengthPenalty;
+  /** What was cut from the input or the output, in sentences. */
+  cuts?: string[];
   arrays: ArraySpec[];
   seconds: number;
 }
@@ -305,6 +319,25 @@ export interface Cell {
     masked_scores: (number | null)[][];
     weights: number[][];
   };
+}
+
+/**
+ * What every row of a head is computed from, in a standalone file: its vectors as they are compared, once for all rows. A
+ * `Cell` follows from them by dot products, softmax and a weighted sum.
+ */
+export interface AttentionInputs {
+  attention_type: AttentionType;
+  layer: number;
+  head: number;
+  /** As in a cell. */
+  scale: number;
+  similarity: string;
+  /** One for each position. */
+  queries: number[][];
+  keys: number[][];
+  values: number[][];
+  /** [query][key]: 1 if the mask allows the pair, else 0. Missing if it allows all. */
+  allowed?: number[][];
 }
 
 /** `POST api/models/{id}/head-importance`: measure the importance of every head; answered by a `Job`. */
@@ -669,13 +702,17 @@ export interface RunMetrics {
   records: Record<string, number | null>[];
 }
 
-/** The data in a standalone file, in its element #embedded; `arrays` are float16, little-endian, base64-encoded, by name. */
+/**
+ * The data in a standalone file. Its element #embedded has two texts, each compressed with deflate and base64-encoded: `json`
+ * and `float32`. In the JSON, `{"float32": [start, ...shape]}` stands for an array of numbers: those from `start` on in the
+ * little-endian float32 values of the second text, row by row. `arrays` are float16, little-endian, base64-encoded, by name.
+ */
 export interface Embedded {
   trace: Trace;
   diagram: ModuleBox;
   arrays: Record<string, string>;
   /** Responses computed while the file was written; a standalone file refuses all others with an error message. */
-  cells: Cell[];
+  attention_inputs: AttentionInputs[];
   nodes: NodeAttention[];
   positions?: Positions[];
   neighbors?: Neighbors[];
@@ -703,6 +740,9 @@ export interface State {
   view: string;
   model: string;
   text: string;
+  /** The text that `text` is a sentence of, and the index of the sentence; -1: the whole text is one input. "": no such text. */
+  passage: string;
+  sentence: number;
   trace: string;
   /**
    * What made the trace besides the text, to run it again if the server has lost it: JSON with fields of its `RunRequest`
@@ -794,6 +834,7 @@ export interface Source {
   live: boolean;
   models(): Promise<ModelSummary[]>;
   diagram(model: string): Promise<ModuleBox>;
+  sentences(model: string, text: string): Promise<Sentences>;
   run(model: string, request: RunRequest, onEvent: (event: RunEvent) => void, signal?: AbortSignal): Promise<string>;
   trace(id: string): Promise<Trace>;
   /** One head, or what stands for all of a layer; cached. */
@@ -834,8 +875,8 @@ export interface ViewContext {
   model(): ModelSummary | null;
   /** Show a message: a note that disappears by itself, or an error that stays. */
   notify(message: string, kind?: "note" | "error"): void;
-  /** Run the selected model and make the result the current trace. Errors are shown as messages. */
-  run(request: RunRequest): Promise<void>;
+  /** Run the selected model and make the result the current trace, with a change of the state. Errors are shown as messages. */
+  run(request: RunRequest, change?: Partial<State>): Promise<void>;
   /** The run in progress, or null; `onRunning` subscribes to its tokens and returns the function that unsubscribes. */
   running(): Running | null;
   onRunning(listener: (running: Running | null) => void): () => void;

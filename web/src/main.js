@@ -8,6 +8,7 @@ import { h, setChildren } from "./page/dom.js";
 import { createFrame } from "./page/frame.js";
 import { createGlossary } from "./page/glossary/dialog.js";
 import { createInputBox } from "./page/input/input_box.js";
+import { firstSentence } from "./page/input/sentences.js";
 import { createMessages, errorMessage, isAboutServer } from "./page/messages.js";
 import { modelOfFile, requestFromAddress, runToAddress } from "./page/run_conditions.js";
 import { createRunner } from "./page/runner.js";
@@ -28,8 +29,8 @@ if (store.get().theme === "auto") store.set({ theme: savedTheme() });
 applyTheme(store.get().theme);
 
 const messages = createMessages();
-const file = readFile();
-const source = file === null ? liveSource(onServerReachable, onServerBusy) : embeddedSource(file);
+const file = readEmbedded(document);
+const source = file === "" ? liveSource(onServerReachable, onServerBusy) : embeddedSource(file);
 const runner = createRunner(source, messages.notify);
 
 /** @type {ModelSummary[]} */
@@ -40,6 +41,8 @@ let trace = null;
 let current = null;
 /** The number of the latest load or run; results of earlier ones are outdated. */
 let latestLoad = 0;
+/** Traces that are being made or loaded. */
+let loads = 0;
 /** Whether the URL leaves the decoding method to the model. */
 const usesDefaultMethod = !/[#&]method=/.test(location.hash);
 /** Whether the URL leaves the choice of a head to the page. */
@@ -52,7 +55,7 @@ const context = {
   trace: () => trace,
   model: () => models.find((each) => each.id === store.get().model) ?? null,
   notify: messages.notify,
-  run: (request) => run(request, resetForRun(request)),
+  run: (request, change) => loading(run(request, { ...resetForRun(request), ...change })),
   running: runner.running,
   onRunning: runner.subscribe,
 };
@@ -75,7 +78,7 @@ const frame = createFrame({
   notify: messages.notify,
   selectModel: (id) => store.set({ ...resetForModel(id), model: id }),
   openFile,
-  run: (request) => void run(request),
+  run: (request) => void loading(run(request)),
   canRun,
 });
 
@@ -83,7 +86,7 @@ document.body.append(tour.element, glossary.element);
 
 store.subscribe((state, before) => {
   if (state.theme !== before.theme) applyTheme(state.theme);
-  if (state.model !== before.model || (state.trace !== before.trace && state.trace !== trace?.id)) void loadTrace();
+  if (state.model !== before.model || (state.trace !== before.trace && state.trace !== trace?.id)) void loading(loadTrace());
   draw();
 });
 runner.subscribe(() => {
@@ -121,7 +124,7 @@ async function start() {
     return store.set(source.live ? change : { ...change, trace: EMBEDDED_TRACE }); // the subscriber loads the trace
   }
   if (usesDefaultMethod) store.set({ method: context.model()?.decoding.method ?? state.method });
-  return loadTrace();
+  return loading(loadTrace());
 }
 
 /** Load the trace that the state names, or run the model on its text. */
@@ -151,7 +154,13 @@ async function loadTrace() {
     trace = null;
     return draw();
   }
-  await run(request);
+  const isPlain = image === "" && state.trace === "" && state.passage === "" && state.run === "";
+  try {
+    const first = isPlain ? await firstSentence(source, model, request) : { request, change: {} };
+    if (load === latestLoad) await run(first.request, first.change);
+  } catch (error) {
+    notifyError(error);
+  }
 }
 
 /**
@@ -194,6 +203,7 @@ async function showTrace(shown, change = {}) {
     change.layer = clampIndex(next.layer, spec.layers);
     change.head = clampIndex(next.head, spec.heads);
   }
+  if (!next.passage.includes(shown.request.text)) Object.assign(change, { passage: "", sentence: -1 });
   const isKnown = models.some((model) => model.id === shown.model.id);
   store.set({ ...change, trace: shown.id, model: isKnown ? shown.model.id : next.model, text: shown.request.text });
   draw();
@@ -222,7 +232,7 @@ function resetForModel(id) {
   const text = model === undefined ? "" : inputBox.textFor(model);
   const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
   const choice = { position: -1, contrast: "" };
-  return { ...NO_SETTINGS, method, trace: "", text, run: "", ...selection, ...choice };
+  return { ...NO_SETTINGS, method, trace: "", text, passage: "", sentence: -1, run: "", ...selection, ...choice };
 }
 
 /** @param {File} chosen */
@@ -275,9 +285,21 @@ function leaveView() {
   current = null;
 }
 
+/** While a trace is being made or loaded, the page is not complete. @param {Promise<void>} work */
+async function loading(work) {
+  loads += 1;
+  markReady();
+  try {
+    await work;
+  } finally {
+    loads -= 1;
+    markReady();
+  }
+}
+
 /** Mark the page as complete, for tests and screenshots. */
 function markReady() {
-  document.documentElement.dataset.ready = trace !== null && runner.running() === null ? "yes" : "no";
+  document.documentElement.dataset.ready = trace !== null && loads === 0 ? "yes" : "no";
 }
 
 /**
@@ -311,7 +333,7 @@ function onServerReachable(reachable) {
 /** Repeat the run of the shown trace, which the server has lost. The page still has all of its request, even an image. */
 function runAgain() {
   if (trace === null) return;
-  if (canRun(trace)) return void run(trace.request);
+  if (canRun(trace)) return void loading(run(trace.request));
   notifyError(new Error(lostFile(trace.model.name)));
 }
 
@@ -342,13 +364,4 @@ function clampIndex(index, count) {
 /** @param {unknown} error */
 function notifyError(error) {
   messages.notify(errorMessage(error), "error");
-}
-
-function readFile() {
-  try {
-    return readEmbedded(document);
-  } catch {
-    messages.notify("The data in this file is damaged. Please create it again.", "error");
-    return null;
-  }
 }

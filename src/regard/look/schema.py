@@ -69,6 +69,7 @@ class ModelSummary(Message):
     example: str
     examples: list[str] | None = None
     language: str | None = None
+    splits_sentences: bool | None = None
     attention: list[AttentionSpec]
     decoding: DecodingSettings
     metrics: list[Metric]
@@ -128,6 +129,15 @@ class RunRequest(Message):
     prefix_tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_NEW_TOKENS)] | None = None
     require: Words | None = None
     forbid: Words | None = None
+
+
+class SentencesRequest(Message):
+    text: Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
+
+
+class Sentences(Message):
+    sentences: list[str]
+    note: str | None = None
 
 
 class TokenEvent(Message):
@@ -240,6 +250,7 @@ class Trace(Message):
     nodes: list[BeamNode]
     hypotheses: list[Hypothesis] | None = None
     length_penalty: LengthPenalty | None = None
+    cuts: list[str] | None = None
     arrays: list[ArraySpec]
     seconds: float
 
@@ -288,6 +299,18 @@ class Cell(Message):
     weights: list[float]
     output: list[float]
     window: CellWindow
+
+
+class AttentionInputs(Message):
+    attention_type: AttentionType
+    layer: int
+    head: int
+    scale: float
+    similarity: str
+    queries: list[list[float]]
+    keys: list[list[float]]
+    values: list[list[float]]
+    allowed: list[list[int]] | None = None
 
 
 class HeadImportanceRequest(Message):
@@ -610,12 +633,12 @@ class RunMetrics(Message):
 
 
 class Embedded(Message):
-    """The data in a standalone file. Arrays are base64-encoded."""
+    """The data in a standalone file, unpacked (see `standalone_data.py`). Arrays are base64-encoded."""
 
     trace: Trace
     diagram: ModuleBox
     arrays: dict[str, str]
-    cells: list[Cell]
+    attention_inputs: list[AttentionInputs]
     nodes: list[NodeAttention]
     positions: list[Positions] | None = None
     neighbors: list[Neighbors] | None = None

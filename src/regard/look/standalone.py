@@ -2,12 +2,12 @@
 
 The page is `static/standalone.html`, with its styles and script inline and a content-security policy that allows them
 by their hashes. Its one empty element receives what the server would have answered: the trace, its arrays, the model
-diagram, some search nodes and some cells. The file refuses all other requests with an error message.
+diagram, some search nodes, and the vectors from which the page computes attention rows. The file refuses all other
+requests with an error message.
 """
 
 import base64
 import html
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import resources
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.look.analysis.activations.activations import module_activations
-from regard.look.analysis.attention_cell import compute_cells
+from regard.look.analysis.attention_cell import attention_inputs
 from regard.look.analysis.attention_patterns import compare_patterns, model_patterns
 from regard.look.analysis.attention_rollout import rollout_of_each_layer
 from regard.look.analysis.embeddings.neighbors import nearest_neighbors
@@ -30,8 +30,7 @@ from regard.look.analysis.search_recorder import StoppedError
 from regard.look.models.images import TracedImageClassifier
 from regard.look.positions.schemes import positions
 from regard.look.schema import (
-    Cell,
-    CellRequest,
+    AttentionInputs,
     Message,
     ModuleBox,
     Neighbors,
@@ -40,13 +39,14 @@ from regard.look.schema import (
     Side,
     Token,
 )
+from regard.look.standalone_data import PackedData
 from regard.look.trace import Trace, array_specs, can_roll_out
 
 MAX_FILE_BYTES = 96 << 20
 MAX_NOTEBOOK_BYTES = 16 << 20
 """Size limit of a page in a notebook, which stores it."""
-CELL_BYTES, NODE_BYTES = 4 << 20, 1 << 20
-"""Budgets for the cells and nodes in a file; a quarter of that in a notebook."""
+HEAD_BYTES, NODE_BYTES = 4 << 20, 1 << 20
+"""Budgets for the vectors of heads and the nodes in a file, before compression; a quarter of that in a notebook."""
 NEIGHBOR_BYTES = 128 << 10
 """Budget for the nearest neighbors of the text's tokens."""
 MAX_NODES = 100
@@ -55,7 +55,6 @@ POSITIONS = ((64, 64), (7, 4), (8, 4), (16, 4))
 PATTERNS = PatternsRequest(length=1024, window=128, step=2, tokens=16, causal=False, own="")
 """The sequence over which attention patterns are embedded: what the page shows at first."""
 _PLACEHOLDER = '<script type="application/json" id="embedded"></script>'
-_DIGITS = 6
 
 
 def standalone_page(
@@ -65,24 +64,32 @@ def standalone_page(
     page = _built_page()
     divisor = 1 if max_bytes >= MAX_FILE_BYTES else 4
     small, without_beams = _shrink(trace, max_bytes)
-    content = {
-        "trace": _json(small.header.to_dict()),
-        "diagram": _json(_diagram(trace).to_dict()),
-        "arrays": _json({name: _base64(array) for name, array in small.arrays.items()}),
-        "cells": _json_list(_within_budget(CELL_BYTES // divisor, _cells(trace), should_stop)),
-        "nodes": _json_list(() if without_beams else _within_budget(NODE_BYTES // divisor, _nodes(trace), should_stop)),
-        "positions": _positions(),
-        "neighbors": _json_list(_within_budget(NEIGHBOR_BYTES // divisor, _neighbors(trace), should_stop)),
-        "patterns": _patterns(),
-        "rollout": _json({name: _base64(array) for name, array in _rollout(small, max_bytes).items()}),
-    }
+    data = PackedData()
+
+    def add_within_budget(name: str, messages: Iterable[Message], budget: int) -> None:
+        data.start_list(name)
+        for message in messages:
+            if should_stop():
+                raise StoppedError
+            budget = data.append(name, message.to_dict(), budget)
+            if budget < 0:
+                return
+
+    data.set("trace", small.header.to_dict())
+    data.set("diagram", _diagram(trace).to_dict())
+    data.set("arrays", {name: _base64(array) for name, array in small.arrays.items()})
+    add_within_budget("attention_inputs", _attention_inputs(trace), HEAD_BYTES // divisor)
+    add_within_budget("nodes", () if without_beams else _nodes(trace), NODE_BYTES // divisor)
+    data.set("positions", _positions())
+    add_within_budget("neighbors", _neighbors(trace), NEIGHBOR_BYTES // divisor)
+    data.set("patterns", _patterns())
+    data.set("rollout", {name: _base64(array) for name, array in _rollout(small, max_bytes).items()})
     if isinstance(trace.traced_model, TracedImageClassifier):
-        content["patch_classes"] = _json(patch_classes(trace).to_dict())
+        data.set("patch_classes", patch_classes(trace).to_dict())
     if trace.traced_model is not None:
-        content["model_patterns"] = _json(model_patterns(trace).to_dict())
-        content["activations"] = _json(module_activations(trace).to_dict())
-    text = "{" + ",".join(f'"{name}":{value}' for name, value in content.items()) + "}"
-    return page.replace(_PLACEHOLDER, _PLACEHOLDER.replace("></", f">{text.replace('<', chr(92) + 'u003c')}</"))
+        data.set("model_patterns", model_patterns(trace).to_dict())
+        data.set("activations", module_activations(trace).to_dict())
+    return page.replace(_PLACEHOLDER, _PLACEHOLDER.replace("></", f">{data.to_json()}</"))
 
 
 def notebook_frame(trace: Trace) -> str:
@@ -143,7 +150,7 @@ def _rollout(trace: Trace, max_bytes: int) -> dict[str, Tensor]:
 
 def _array_bytes(max_bytes: int) -> int:
     """The size of the arrays in a page of this size: base64 takes four characters for three bytes."""
-    return (max_bytes - CELL_BYTES - NODE_BYTES) * 3 // 4
+    return (max_bytes - HEAD_BYTES - NODE_BYTES) * 3 // 4
 
 
 def _nbytes(arrays: dict[str, Tensor]) -> int:
@@ -197,66 +204,24 @@ def _neighbors(trace: Trace) -> Iterator[Neighbors]:
                 return
 
 
-def _cells(trace: Trace) -> Iterator[Cell]:
-    """Cells of every head: the middle query first, then the queries around it."""
-    specs = [spec for spec in reversed(trace.header.model.attention) if not spec.weights_only]
-    if trace.traced_model is None or not specs:
-        return
-    lengths = {"encoder": len(trace.header.source), "decoder": len(trace.header.target)}
-    lengths["cross"] = lengths["decoder"]
-    for rank in range(max(lengths.values())):
-        requests = [
-            CellRequest(attention_type=spec.attention_type, layer=layer, head=head, query=query)
-            for spec in specs
-            if (query := _from_middle(rank, lengths[spec.attention_type])) is not None
-            for layer in range(spec.layers)
-            for head in range(spec.heads)
-        ]
-        yield from compute_cells(trace.traced_model, trace, requests)
-
-
-def _from_middle(rank: int, length: int) -> int | None:
-    """The middle position, then one to its right, one to its left, and so on."""
-    position = length // 2 + (rank + 1) // 2 * (1 if rank % 2 else -1)
-    return position if 0 <= position < length else None
-
-
-def _within_budget(budget: int, messages: Iterable[Message], should_stop: Callable[[], bool]) -> Iterator[str]:
-    """Messages as JSON, as long as the budget lasts."""
-    for message in messages:
-        if should_stop():
-            raise StoppedError
-        text = _json(message.to_dict())
-        budget -= len(text)
-        if budget < 0:
-            return
-        yield text
+def _attention_inputs(trace: Trace) -> Iterator[AttentionInputs]:
+    """What the rows of every head are computed from; those of the attention types that come last first."""
+    heads = [
+        (spec.attention_type, layer, head)
+        for spec in reversed(trace.header.model.attention)
+        if not spec.weights_only
+        for layer in range(spec.layers)
+        for head in range(spec.heads)
+    ]
+    if trace.traced_model is not None and heads:
+        yield from attention_inputs(trace.traced_model, trace, heads)
 
 
 @cache
-def _positions() -> str:
-    return _json_list(_json(positions(length, width).to_dict()) for length, width in POSITIONS)
+def _positions() -> list[dict[str, Any]]:
+    return [positions(length, width).to_dict() for length, width in POSITIONS]
 
 
 @cache
-def _patterns() -> str:
-    return _json_list([_json(compare_patterns(PATTERNS).to_dict())])
-
-
-def _json_list(items: Iterable[str]) -> str:
-    return f"[{','.join(items)}]"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(_rounded(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _rounded(value: Any) -> Any:
-    """The same data with floats rounded to a few significant digits."""
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}")
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return value
+def _patterns() -> list[dict[str, Any]]:
+    return [compare_patterns(PATTERNS).to_dict()]

@@ -45,6 +45,7 @@ export function createFrame(options) {
   );
   const notice = runNotice(options.run);
   const traceSummary = h("p", { class: "trace-summary" });
+  const cutNote = h("p", { class: "cut-note", role: "status" });
   const tabs = options.views.map((view) => {
     const link = h("a", { "data-name": view.name }, view.title);
     link.addEventListener("click", (event) => {
@@ -76,6 +77,7 @@ export function createFrame(options) {
         h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),
       ),
       traceSummary,
+      cutNote,
     ),
     h(
       "nav",
@@ -92,7 +94,12 @@ export function createFrame(options) {
     options.messages,
   );
 
-  const showSummary = () => setChildren(traceSummary, ...summarize(options.trace(), options.running()));
+  const showSummary = () => {
+    const running = options.running();
+    setChildren(traceSummary, ...summarize(options.trace(), running));
+    const cuts = (running === null && options.trace()?.cuts?.join(" ")) || "";
+    if (cutNote.textContent !== cuts) cutNote.textContent = cuts;
+  };
 
   return {
     viewContainer,

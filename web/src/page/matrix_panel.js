@@ -14,6 +14,7 @@ import { labelMargins, matrixToSvg, paintMatrix, paintPixels } from "./matrix_pa
  * @property {string} label for screen readers
  * @property {(row: number, column: number) => string} describe a cell in words
  * @property {(row: number) => void} [pin] called for the row that a click or Enter selects
+ * @property {number} [minWidth] the width of a cell, if there is a `maxHeight`; more cells than fit then scroll
  * @property {number} [maxHeight] the height of all cells; without it, cells are square, and there are buttons to zoom
  */
 
@@ -22,7 +23,7 @@ const MAX_CELL_SIZE = 42;
 const MAX_SMALL_CELL_SIZE = 26;
 
 /** @param {MatrixOptions} options */
-export function matrixPanel({ label, describe, pin = () => {}, maxHeight }) {
+export function matrixPanel({ label, describe, pin = () => {}, minWidth = 0, maxHeight }) {
   const canvas = h("canvas", { "aria-hidden": "true" });
   const content = h("div", { class: "matrix-content" }, canvas);
   const scroller = h(
@@ -78,7 +79,7 @@ export function matrixPanel({ label, describe, pin = () => {}, maxHeight }) {
     cell =
       maxHeight === undefined
         ? { width: size, height: size }
-        : { width: Math.min(MAX_SMALL_CELL_SIZE, available), height: Math.min(MAX_SMALL_CELL_SIZE, maxHeight / rows) };
+        : { width: Math.max(minWidth, Math.min(MAX_SMALL_CELL_SIZE, available)), height: Math.min(MAX_SMALL_CELL_SIZE, maxHeight / rows) };
     content.style.width = `${Math.floor(margin.left + cell.width * columns + margin.right)}px`;
     content.style.height = `${Math.ceil(margin.top + cell.height * rows + 8)}px`;
     smaller.disabled = zoom <= 1;

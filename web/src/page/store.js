@@ -17,6 +17,8 @@ export const INITIAL_STATE = {
   view: "playground",
   model: "",
   text: "",
+  passage: "",
+  sentence: -1,
   trace: "",
   run: "",
   attention_type: "encoder",

@@ -44,8 +44,14 @@ export function decodeFloat16Buffer(buffer) {
  * @returns {Uint16Array}
  */
 export function decodeBase64(text) {
+  const bytes = base64Bytes(text);
+  return new Uint16Array(bytes.buffer, 0, bytes.length >> 1);
+}
+
+/** @param {string} text base64 */
+export function base64Bytes(text) {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
   for (let index = 0; index < binary.length; index++) bytes[index] = binary.charCodeAt(index);
-  return new Uint16Array(bytes.buffer, 0, bytes.length >> 1);
+  return bytes;
 }

@@ -143,6 +143,7 @@ export function liveSource(onReachable, onBusy, base = "") {
     live: true,
     models: () => getJson("models"),
     diagram: (model) => getCachedJson(`models/${encodeURIComponent(model)}/diagram`),
+    sentences: (model, text) => postJson(`models/${encodeURIComponent(model)}/sentences`, { text }),
     async run(model, runRequest, onEvent, signal) {
       const response = await request(`models/${encodeURIComponent(model)}/traces`, postOptions(runRequest, signal));
       let trace = "";

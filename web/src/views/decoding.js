@@ -5,7 +5,6 @@
  */
 
 import { h, setChildren } from "../page/dom.js";
-import { domToSvg } from "../page/dom_to_svg.js";
 import { explanation } from "../page/explanation.js";
 import { linkTerms } from "../page/glossary/links.js";
 import { STEP_NAMES } from "../page/tokens.js";
@@ -20,6 +19,7 @@ import { TreeDrawing } from "./decoding/tree_drawing.js";
 import { hasHeads } from "./shared/heads.js";
 import { scrollable, section } from "./shared/section.js";
 
+/** @import { CacheCell } from "./decoding/search_tree.js" */
 /** @import { BeamNode, Mounted, NodeAttention, State, Trace, View, ViewContext } from "../contract.d.ts" */
 
 /** The pruned nodes of a larger tree are collapsed at first. */
@@ -70,6 +70,8 @@ class DecodingView {
     this.cacheSummary = h("p");
     this.cacheFrame = scrollable("Rows of beams, step by step");
     this.cacheFrame.dataset.followsStep = "";
+    /** @type {CacheCell[]} */
+    this.cells = [];
     /** @type {KvCacheRows | null} */
     this.cacheRows = null;
     this.body = this.build();
@@ -77,7 +79,7 @@ class DecodingView {
     this.onKey = (/** @type {KeyboardEvent} */ event) => this.stepControl.onKey(event);
     document.addEventListener("keydown", this.onKey);
     this.exports = {
-      svg: () => domToSvg(this.treeDrawing.svg),
+      svg: () => this.exportTree(),
       csv: () => ({ name: "decoding", rows: this.rows() }),
     };
   }
@@ -166,20 +168,21 @@ class DecodingView {
     this.stepControl.stop();
     this.stepPanel.clear();
     this.nodePanel.clear();
+    this.treeDrawing.destroy();
+    this.cacheRows?.destroy();
     document.removeEventListener("keydown", this.onKey);
   }
 
   read() {
     const [parent, node] = [this.stepPanel.read(), this.nodePanel.read()];
     if (!this.tree || !parent || !node) return null;
-    const cells = cacheCells(this.tree);
     return {
       steps: this.tree.steps,
       parent,
       node,
       tree: this.treeDrawing.read(),
       hypotheses: this.hypotheses.read(),
-      cache: cells.map(({ step, row, from, copied, node: { id } }) => ({ step, row, from, copied, node: id })),
+      cache: this.cells.map(({ step, row, from, copied, node: { id } }) => ({ step, row, from, copied, node: id })),
     };
   }
 
@@ -204,13 +207,13 @@ class DecodingView {
     this.collapsed = this.tree.nodes.length > MAX_EXPANDED_NODES;
     this.collapseBox.checked = this.collapsed;
     this.stepControl.setLastStep(this.tree.steps);
-    this.cacheRows = new KvCacheRows(cacheCells(this.tree), (id) => this.selectNode(id));
-    setChildren(this.cacheFrame, this.cacheRows.element);
+    this.cacheRows?.destroy();
+    this.cells = cacheCells(this.tree);
+    this.cacheRows = new KvCacheRows(this.cacheFrame, this.cells, (id) => this.selectNode(id));
   }
 
   /** @param {SearchTree} tree @param {number} step @param {BeamNode | undefined} selected */
   drawStep(tree, step, selected) {
-    const cells = cacheCells(tree);
     this.stepControl.show(step);
     setChildren(this.afterEos, step > tree.output.length ? afterEosNote(tree.output.length) : null);
     const trace = /** @type {Trace} */ (this.trace);
@@ -222,7 +225,7 @@ class DecodingView {
     );
     this.treeDrawing.show({ tree, step, selected: selected?.id ?? -1, collapsed: this.collapsed });
     scrollIntoView(this.treeFrame, this.treeDrawing.left(step), this.treeDrawing.top(selected?.id ?? -1));
-    setChildren(this.cacheSummary, describeCacheStep(cells, step));
+    setChildren(this.cacheSummary, describeCacheStep(this.cells, step));
     this.cacheRows?.markStep(step);
     if (this.cacheRows) scrollIntoView(this.cacheFrame, this.cacheRows.left(step));
   }
@@ -252,6 +255,12 @@ class DecodingView {
   setCollapsed(collapsed) {
     this.collapsed = collapsed;
     this.redraw();
+  }
+
+  exportTree() {
+    const { svg, part } = this.treeDrawing.toSvg();
+    if (part !== "") this.context.notify(`${part} The file says so. All nodes are in the CSV file.`);
+    return svg;
   }
 
   /** All nodes of the search, as a table. */

@@ -4,7 +4,8 @@ The vectors are those that are actually compared: queries and keys after rotary 
 from a latent, a key head shared by several query heads; for cosine similarity, unit vectors with the learned scale.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -16,7 +17,7 @@ from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import find_attention
 from regard.look.models.traced_model import TracedModel
-from regard.look.schema import Cell, CellRequest, CellWindow
+from regard.look.schema import AttentionInputs, AttentionType, Cell, CellRequest, CellWindow
 from regard.look.trace import Trace
 
 WINDOW = 64
@@ -25,17 +26,42 @@ WINDOW = 64
 
 def compute_cell(traced_model: TracedModel, trace: Trace, request: CellRequest) -> Cell:
     """The row of one query in one head, teacher-forced over a trace's output."""
-    return compute_cells(traced_model, trace, [request])[0]
+    module = find_attention(traced_model.model, request.attention_type, request.layer, request.head)
+    recorder = _InputRecorder({module})
+    traced_model.forward_trace(trace, recorder)
+    return _cell(request, module.kind, _head_vectors(module, request.head, *recorder.inputs[module]))
 
 
-def compute_cells(traced_model: TracedModel, trace: Trace, requests: Sequence[CellRequest]) -> list[Cell]:
-    """Several rows from a single forward pass."""
-    modules = [
-        find_attention(traced_model.model, request.attention_type, request.layer, request.head) for request in requests
-    ]
+def attention_inputs(
+    traced_model: TracedModel, trace: Trace, heads: Sequence[tuple[AttentionType, int, int]]
+) -> Iterator[AttentionInputs]:
+    """What every row of some heads (attention type, layer, head) is computed from, after a single forward pass."""
+    modules = [find_attention(traced_model.model, *each) for each in heads]
     recorder = _InputRecorder(set(modules))
     traced_model.forward_trace(trace, recorder)
-    return [_cell(request, module, *recorder.inputs[module]) for request, module in zip(requests, modules, strict=True)]
+    for (attention_type, layer, head), module in zip(heads, modules, strict=True):
+        vectors = _head_vectors(module, head, *recorder.inputs[module])
+        yield AttentionInputs(
+            attention_type=attention_type,
+            layer=layer,
+            head=head,
+            scale=vectors.scale,
+            similarity=module.kind,
+            queries=vectors.query.tolist(),
+            keys=vectors.key.tolist(),
+            values=vectors.value.tolist(),
+            allowed=None if vectors.allowed is None else vectors.allowed.int().tolist(),
+        )
+
+
+class _HeadVectors(NamedTuple):
+    """The vectors of a head as they are compared, and the factor of their dot products."""
+
+    query: Tensor  # (queries, head_dim)
+    key: Tensor  # (keys, head_dim)
+    value: Tensor  # (keys, value_head_dim)
+    allowed: Tensor | None  # (queries, keys)
+    scale: float
 
 
 class _InputRecorder:
@@ -57,13 +83,10 @@ class _InputRecorder:
         self.inputs[module] = (*vectors, allowed)  # type: ignore[assignment]
 
 
-def _cell(
-    request: CellRequest, attention: Attention, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None
-) -> Cell:
+def _head_vectors(
+    attention: Attention, head: int, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None
+) -> _HeadVectors:
     """query: # (heads, queries, head_dim); key, value: # (kv_heads, keys, head_dim); allowed: # (queries, keys)"""
-    position, head = request.query, request.head
-    if position >= query.shape[1]:
-        raise UserError(f"There is no token {position}; {query.shape[1]} tokens are counted from 0.")
     kv_head = head * key.shape[0] // query.shape[0]
     similarity = attention.similarity()
     if isinstance(similarity, Cosine) and isinstance(similarity.scale, Tensor):
@@ -71,7 +94,14 @@ def _cell(
         query, key = functional.normalize(query, dim=-1), functional.normalize(key, dim=-1)
     else:
         query, key, scale = similarity(query, key)
-    query, key, value = query[head], key[kv_head], value[kv_head]  # (queries or keys, head_dim)
+    return _HeadVectors(query[head], key[kv_head], value[kv_head], allowed, scale)
+
+
+def _cell(request: CellRequest, similarity: str, vectors: _HeadVectors) -> Cell:
+    position = request.query
+    query, key, value, allowed, scale = vectors
+    if position >= len(query):
+        raise UserError(f"There is no token {position}; {len(query)} tokens are counted from 0.")
     scores = query @ key.mT  # (queries, keys)
     scaled = scale * scores
     visible = torch.ones_like(scaled, dtype=torch.bool) if allowed is None else allowed
@@ -82,7 +112,7 @@ def _cell(
     return Cell(
         request=request,
         scale=scale,
-        similarity=attention.kind,
+        similarity=similarity,
         query=query[position].tolist(),
         keys=key.tolist(),
         values=value.tolist(),

@@ -202,6 +202,7 @@ class TracedAutoregressiveModel(TracedModel):
             nodes=beam_nodes(self.target_detokenizer, recorder, self._with_eos(best), target_tokens[:first]),
             hypotheses=ranked_hypotheses(recorder, run.found, run.search, partial(self.output_text, source)),
             length_penalty=None if penalty is None else schema.LengthPenalty(**penalty.plain()),
+            cuts=None if best.ended else [self._describe_cut(source, request, run)],
             arrays=array_specs(arrays),
             seconds=time.perf_counter() - start,
         )
@@ -355,6 +356,18 @@ class TracedAutoregressiveModel(TracedModel):
         )
         (found,) = search_batch(self.model, [search], self.eos, observer)
         return search, found
+
+    def _describe_cut(self, source: Source, request: RunRequest, run: RecordedRun) -> str:
+        """Why the output ended without an end token, in a sentence."""
+        length, prefix = len(run.best.tokens), len(self._prefix(source))
+        limit, (_, max_new_tokens) = self._max_positions, self._search_settings(request.decoding)
+        if limit is not None and prefix + length > limit:
+            reason = f"the model has {limit:,} positions"
+        elif length >= max_new_tokens:
+            reason = "that is the maximum number of new tokens"
+        else:
+            reason = f"an input of {len(source.ids):,} tokens gets no longer output"
+        return f"The output was cut after {length:,} tokens, before an end token: {reason}."
 
     def _search_settings(self, overrides: schema.DecodingOverrides | None) -> tuple[DecodeConfig, int]:
         """The decode config of a request, and its maximum number of new tokens."""

@@ -117,6 +117,7 @@ class TracedEncoder(TracedModel):
             predictions=result.predictions,
             log_probability=0.0,
             nodes=[],
+            cuts=encoded.metadata.get("cuts"),
             arrays=array_specs(arrays),
             seconds=time.perf_counter() - start,
         )

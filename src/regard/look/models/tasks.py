@@ -20,6 +20,7 @@ from regard.data.labels.tagged_sentences import TaggedSentence
 from regard.data.registry import dataset_info, find_dataset, list_datasets
 from regard.data.text.corpus import CorpusConfig, read_corpus
 from regard.data.text.pairs import Pair
+from regard.data.text.sentence_splitting import split_sentences
 from regard.data.text.treebank_tokenizer import treebank_tokenize
 from regard.data.trees.cleaning import clean_tree, with_root
 from regard.data.trees.linearization import linearize
@@ -38,7 +39,7 @@ from regard.look.models.encoder import (
 )
 from regard.look.models.images import TracedImageClassifier
 from regard.look.models.traced_model import IGNORE, Example, TracedModel
-from regard.look.schema import Choice, Prediction, RunRequest, Token
+from regard.look.schema import Choice, Prediction, RunRequest, Sentences, Token
 from regard.model import CausalLM, ClassificationHeadConfig
 from regard.task.base import Recipe
 from regard.task.classification.pipeline import TextLabeler
@@ -49,7 +50,7 @@ from regard.task.language_modeling.pipeline import SAMPLING, TextGenerator
 from regard.task.masked_lm.pipeline import MASK, FillMask, MaskedRow
 from regard.task.parsing.pipeline import Parser, source_text, tree_request
 from regard.task.pipeline import Pipeline
-from regard.task.translation.pipeline import LineTranslator, Translator, translation_search
+from regard.task.translation.pipeline import MAX_CHARACTERS, LineTranslator, Translator, split_text, translation_search
 from regard.task.translation.recipe import ScoreConfig, TranslationRecipe
 
 MASK_INTERVAL = 7
@@ -62,6 +63,7 @@ class TracedTranslator(TracedAutoregressiveModel):
     task = "translation"
     metrics = ("loss", "bleu")
     line_format = "sentence, tab, translation"
+    splits_sentences = True
     pipeline: Translator
 
     def __init__(self, translator: Translator, name: str) -> None:
@@ -83,6 +85,14 @@ class TracedTranslator(TracedAutoregressiveModel):
     @property
     def examples(self) -> Sequence[str]:
         return examples.TRANSLATION.get(self.language or "en", ())
+
+    def split_text(self, text: str) -> Sentences:
+        """The sentences as `regard translate` splits them."""
+        sentences = split_text(text).sentences
+        if len(sentences) == len(split_sentences(text).sentences):
+            return Sentences(sentences=list(sentences))
+        note = f"A sentence of more than {MAX_CHARACTERS} characters is divided, as it is by regard translate."
+        return Sentences(sentences=list(sentences), note=note)
 
     def encode_request(self, request: RunRequest) -> Source:
         if not request.text.strip() and not request.source_tokens:
@@ -306,7 +316,12 @@ class TracedTextLabeler(TracedTextEncoder):
             ids = self.edited_ids(request, self.tokenizer.encode(request.text))
             max_length = self.pipeline.max_length
             room = None if max_length is None else max(max_length - sum(map(len, self.frame)), 0)
-            return self.encode_ids(ids[:room])
+            encoded = self.encode_ids(ids[:room])
+            if room is not None and len(ids) > room:
+                encoded.metadata["cuts"] = [
+                    f"The input was cut: of its {len(ids):,} tokens, this classifier reads the first {room:,}."
+                ]
+            return encoded
         words = treebank_tokenize(request.text)
         if not words:
             raise UserError("There is no word to tag; enter a sentence.")

@@ -20,7 +20,16 @@ from regard.errors import UserError
 from regard.look.analysis.attention_maps import attention_specs
 from regard.look.analysis.head_ablation import HeadMeans, ablate_heads, mean_outputs, needs_means
 from regard.look.models.examples import SENTENCES
-from regard.look.schema import DecodingSettings, Metric, ModelSummary, NodeAttention, RunRequest, Token, TokenEvent
+from regard.look.schema import (
+    DecodingSettings,
+    Metric,
+    ModelSummary,
+    NodeAttention,
+    RunRequest,
+    Sentences,
+    Token,
+    TokenEvent,
+)
 from regard.look.trace import Trace
 from regard.model import count_parameters
 from regard.task.base import Recipe
@@ -62,6 +71,8 @@ class TracedModel(ABC):
     """What head importance can be measured by."""
     line_format: str = ""
     """How a line of a dev set is written, if not as plain text."""
+    splits_sentences = False
+    """Whether the task's own command splits a text into sentences."""
     reads_words = False
     """Whether the encoder reads words with a space between all of them, punctuation marks too."""
     model: nn.Module
@@ -130,6 +141,10 @@ class TracedModel(ABC):
         """The tokens that the encoder reads, and those that the decoder reads and writes; empty where there is none."""
         raise UserError(f"{self.name} has no tokens.")
 
+    def split_text(self, text: str) -> Sentences:
+        """The sentences of a text that the task's own command runs one by one: by default, the whole text."""
+        return Sentences(sentences=[text])
+
     def text_example(self, text: str) -> TextExample | None:
         """An example of an encoder that reads a text; None if it is too long, or if there is no encoder."""
         return None
@@ -167,6 +182,7 @@ class TracedModel(ABC):
             example=self.example,
             examples=list(self.examples),
             language=self.language,
+            splits_sentences=self.splits_sentences,
             attention=attention_specs(self.model),
             decoding=self.decoding_settings(),
             metrics=list(self.metrics),

@@ -42,6 +42,7 @@ from regard.look.schema import (
     Message,
     PatternsRequest,
     RunRequest,
+    SentencesRequest,
     Side,
     TokenEvent,
 )
@@ -165,6 +166,12 @@ def _add_model_routes(app: FastAPI | APIRouter, state: AppState) -> None:
             return state.add_trace(traced_model.trace(message, on_token, should_stop))
 
         return EventStream(state.workers[model_id], record)
+
+    @app.post("/api/models/{model_id}/sentences")
+    async def sentences(model_id: str, request: Request) -> Response:
+        message = await read_json(request, SentencesRequest)
+        traced_model = state.traced_model(model_id)
+        return await compute(request, state.converter, lambda: _json(traced_model.split_text(message.text)))
 
     @app.get("/api/positions")
     async def position_schemes(request: Request, length: int = 64, width: int = 64) -> Response:

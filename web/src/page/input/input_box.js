@@ -1,7 +1,8 @@
 /**
  * The input in the header of every view: a text with examples, or an image. Running it stays in the view that is open.
  *
- * What the user has typed stays until another run is shown, also when the view or the model changes.
+ * What the user has typed stays until another run is shown, also when the view or the model changes. Of a text of several
+ * sentences, a model that reads single ones runs the first, and the others can be chosen below.
  */
 
 /** @import { ModelSummary, State, ViewContext } from "../../contract" */
@@ -9,7 +10,9 @@
 import { h, uniqueId } from "../dom.js";
 import { createMenu, menuItem } from "../menu.js";
 import { decodingSettings } from "../runner.js";
+import { errorMessage } from "../messages.js";
 import { imageInput } from "./image_input.js";
+import { firstSentence, sentenceRow } from "./sentences.js";
 
 /** The form's id; controls elsewhere on the page belong to it by their attribute `form`. */
 export const INPUT_FORM = "input-form";
@@ -35,6 +38,8 @@ export function createInputBox(context) {
   const submit = h("button", { type: "submit", class: "strong" });
   const stop = h("button", { type: "button", hidden: true, onclick: () => context.running()?.stop() }, "Stop");
   const examples = createMenu("Examples");
+  const fail = (/** @type {unknown} */ error) => context.notify(errorMessage(error), "error");
+  const sentences = sentenceRow(source, runSentence, fail);
   const form = h(
     "form",
     { id: INPUT_FORM, class: "input-form", "aria-label": "Input", hidden: true },
@@ -43,12 +48,14 @@ export function createInputBox(context) {
     submit,
     stop,
     examples.element,
+    sentences.element,
   );
   /** @type {ModelSummary | null} */
   let model = null;
   /** The model that the text was last shown for. @type {ModelSummary | null} */
   let textModel = null;
   let shownText = "";
+  let latestSubmit = 0;
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -58,9 +65,7 @@ export function createInputBox(context) {
       return void context.run({ text: "", image: image.url() });
     }
     if (text.value.trim() === "") return context.notify("Enter a text first.", "error");
-    shownText = text.value;
-    const decoding = model.generates ? decodingSettings(store.get(), model) : undefined;
-    return void context.run({ text: text.value, decoding });
+    return void runText(model, text.value);
   });
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -72,6 +77,31 @@ export function createInputBox(context) {
     stop.hidden = running === null;
     submit.disabled = running !== null;
   });
+
+  /** Run the text as it is typed, or its first sentence. @param {ModelSummary} runModel @param {string} typed */
+  async function runText(runModel, typed) {
+    shownText = typed;
+    const started = ++latestSubmit;
+    try {
+      const { request, change } = await firstSentence(source, runModel, { text: typed, decoding: decoding(runModel) });
+      if (started === latestSubmit && model === runModel) await context.run(request, change);
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  /** @param {string} sentence @param {string} passage @param {number} index */
+  function runSentence(sentence, passage, index) {
+    if (model === null) return;
+    latestSubmit += 1;
+    text.value = shownText = passage;
+    void context.run({ text: sentence, decoding: decoding(model) }, { passage, sentence: index });
+  }
+
+  /** @param {ModelSummary} runModel */
+  function decoding(runModel) {
+    return runModel.generates ? decodingSettings(store.get(), runModel) : undefined;
+  }
 
   /** @param {string} example */
   function runExample(example) {
@@ -110,7 +140,8 @@ export function createInputBox(context) {
       image.element.hidden = !takesImage;
       if (takesImage) return;
       textModel = model;
-      const value = state.text || model.example;
+      void sentences.update(model, state.passage, state.sentence);
+      const value = state.passage || state.text || model.example;
       if (value !== shownText) text.value = shownText = value;
     },
   };

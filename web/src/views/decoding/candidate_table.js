@@ -2,21 +2,34 @@
  * The candidates of a step: the best continuations of all beams, best first, and what became of each.
  */
 
-import { h } from "../../page/dom.js";
+import { h, setChildren } from "../../page/dom.js";
 import { formatFixed, formatProbability } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { numberTable } from "../shared/number_table.js";
 import { STATE_SYMBOLS, displayState } from "./search_tree.js";
 
+/** @import { BeamNode } from "../../contract.d.ts" */
 /** @import { SearchTree } from "./search_tree.js" */
 
 /** The last characters of a long prefix that are shown. */
 const MAX_PREFIX_LENGTH = 24;
+/** More candidates are shown on request; the selected one always is. */
+const MAX_CANDIDATES = 20;
 const COLUMNS = ["prefix", "token", "probability", "log-prob.", "hypothesis", "log-prob.", "state"];
 
 /** @param {SearchTree} tree @param {number} step @param {number} selected @param {(id: number) => void} select */
 export function candidateTable(tree, step, selected, select) {
-  const rows = tree.candidates(step).map((node) => {
+  const all = tree.candidates(step);
+  const first = all.filter((node, index) => index < MAX_CANDIDATES || node.id === selected);
+  const element = h("div");
+  /** @param {BeamNode[]} shown */
+  const show = (shown) => {
+    const rest = all.length - shown.length;
+    const more = h("button", { type: "button", onclick: () => show(all) }, `Show ${rest} more candidates`);
+    setChildren(element, numberTable("Candidates of this step", COLUMNS, shown.map(row)), rest > 0 ? more : null);
+  };
+  /** @param {BeamNode} node */
+  const row = (node) => {
     const state = displayState(node);
     const attributes = {
       type: "button",
@@ -33,8 +46,9 @@ export function candidateTable(tree, step, selected, select) {
       ...probabilityCells(node.total_log_probability),
       h("td", {}, tree.describe(node)),
     );
-  });
-  return numberTable("Candidates of this step", COLUMNS, rows);
+  };
+  show(first);
+  return element;
 }
 
 /** A probability and its logarithm. @param {number} logProbability */
@@ -62,7 +76,7 @@ export function stateSymbol(state) {
   return h("span", { class: `symbol ${state}`, "aria-hidden": "true" }, STATE_SYMBOLS[state]);
 }
 
-/** @param {string} text */
-function lastCharacters(text) {
-  return text.length > MAX_PREFIX_LENGTH ? `…${text.slice(-MAX_PREFIX_LENGTH)}` : text;
+/** The end of a long text. @param {string} text @param {number} [count] */
+export function lastCharacters(text, count = MAX_PREFIX_LENGTH) {
+  return text.length > count ? `…${text.slice(-count)}` : text;
 }

@@ -3,7 +3,7 @@
  */
 
 import { h, setChildren } from "../../page/dom.js";
-import { formatCount, formatFixed, formatNumber, formatProbability } from "../../page/format.js";
+import { formatCount, formatFixed, formatNumber, formatProbability, truncate } from "../../page/format.js";
 import { numberTable } from "../shared/number_table.js";
 import { stateSymbol } from "./candidate_table.js";
 
@@ -11,6 +11,8 @@ import { stateSymbol } from "./candidate_table.js";
 
 /** Hypotheses that are shown at first, of those that the search kept. */
 const SHOWN = 8;
+/** Characters of an output that are shown in the table, and of one that is quoted. */
+const [MAX_TEXT_LENGTH, MAX_QUOTE_LENGTH] = [300, 120];
 
 export class Hypotheses {
   /** @param {(node: number) => void} select */
@@ -69,7 +71,7 @@ export class Hypotheses {
         "aria-pressed": String(each.node === this.selected),
         onclick: () => this.select(each.node),
       };
-      const text = each.text === "" ? "(empty)" : each.text;
+      const text = each.text === "" ? "(empty)" : truncate(each.text, MAX_TEXT_LENGTH);
       return h(
         "tr",
         { class: each.kept ? null : "pruned", "data-hypothesis": each.node, "data-score": each.score },
@@ -77,7 +79,7 @@ export class Hypotheses {
         h(
           "th",
           { scope: "row", class: "hypothesis-text" },
-          each.node < 0 ? text : h("button", choose, text),
+          each.node < 0 ? text : h("button", { ...choose, title: text === each.text ? null : each.text }, text),
           !each.ended && h("small", {}, " cut at the maximum length"),
           !each.kept && h("small", {}, " displaced by better ones"),
         ),
@@ -124,7 +126,8 @@ function verdict(trace, [best, ...others]) {
       ? "Sampling draws one token after another. It follows a single hypothesis, so there is nothing to rank."
       : "Greedy search takes the likeliest token at each step. It follows a single hypothesis, so there is nothing to rank.";
   if (others.length === 0) return "Only one hypothesis was finished, so it is the output.";
-  const name = `“${best.text}”`;
+  const quote = (/** @type {Hypothesis} */ { text }) => `“${truncate(text, MAX_QUOTE_LENGTH)}”`;
+  const name = quote(best);
   const likeliest = others.reduce((one, other) => (other.log_probability > one.log_probability ? other : one));
   if (best.log_probability >= likeliest.log_probability)
     return `${name} won: it is the likeliest finished hypothesis, and its score is the highest.`;
@@ -134,7 +137,7 @@ function verdict(trace, [best, ...others]) {
     best.coverage === undefined
       ? `it is longer (${lengths}), and a longer output is divided by a larger length penalty, which brings its score closer to 0`
       : `the length penalty (${lengths}) and the coverage of the source are part of its score`;
-  return `${name} won although “${likeliest.text}” is likelier (${its} against ${own}): ${reason}.`;
+  return `${name} won although ${quote(likeliest)} is likelier (${its} against ${own}): ${reason}.`;
 }
 
 /** How the score is computed, with the numbers of the winner. @param {Trace} trace @param {Hypothesis[]} all */

@@ -1,25 +1,43 @@
 /**
- * The rows of the KV cache through the steps of a search: which were kept, and which were copied.
+ * The rows of the KV cache through the steps of a search: which were kept, and which were copied. Of a long search only the
+ * visible steps are drawn.
  */
 
 import { s } from "../../page/dom.js";
 import { truncate } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
+import { onVisibleChange, updateChildren, visibleBox } from "../shared/visible_part.js";
 
 /** @import { CacheCell } from "./search_tree.js" */
 
 const [LEFT, ROW_HEIGHT, HEADER_HEIGHT, GAP, LETTER_WIDTH] = [46, 30, 26, 34, 7.2];
 
+/** More cells are drawn only where they are visible. */
+const MAX_DRAWN = 100;
+
 export class KvCacheRows {
-  /** @param {CacheCell[]} cells @param {(id: number) => void} select */
-  constructor(cells, select) {
-    const labels = cells.map((cell) => truncate(tokenLabel(cell.node.token), 12));
-    const rows = 1 + Math.max(0, ...cells.map(({ row }) => row));
-    this.steps = Math.max(1, ...cells.map(({ step }) => step));
-    this.cellWidth = Math.max(40, ...labels.map((label) => label.length * LETTER_WIDTH + 12));
+  /** @param {HTMLElement} frame which scrolls @param {CacheCell[]} cells @param {(id: number) => void} select */
+  constructor(frame, cells, select) {
+    this.frame = frame;
+    this.select = select;
+    this.isWindowed = cells.length > MAX_DRAWN;
+    /** @type {Map<number, CacheCell[]>} */
+    this.byStep = new Map();
+    let [rows, longest] = [1, 0];
+    this.steps = 1;
+    for (const cell of cells) {
+      this.byStep.set(cell.step, [...(this.byStep.get(cell.step) ?? []), cell]);
+      rows = Math.max(rows, cell.row + 1);
+      longest = Math.max(longest, label(cell).length);
+      this.steps = Math.max(this.steps, cell.step);
+    }
+    this.cellWidth = Math.max(40, longest * LETTER_WIDTH + 12);
     const width = LEFT + 20 + this.steps * (this.cellWidth + GAP);
     const height = HEADER_HEIGHT + rows * ROW_HEIGHT + 4;
     this.stepBand = s("rect", { class: "band", y: 2, width: this.cellWidth + 16, height: height - 4, rx: 6 });
+    this.columns = s("g");
+    /** The columns of steps that are drawn. @type {Map<string, Element>} */
+    this.drawn = new Map();
     this.element = s(
       "svg",
       {
@@ -33,10 +51,33 @@ export class KvCacheRows {
       arrowHead(),
       this.stepBand,
       Array.from({ length: rows }, (_, row) => s("text", { class: "name", x: 0, y: rowCenter(row) + 4 }, `row ${row + 1}`)),
-      Array.from({ length: this.steps }, (_, index) => this.stepNumber(index + 1)),
-      cells.map((cell) => drawArrow(cell, this.left(cell.step - 1) + this.cellWidth, this.left(cell.step))),
-      cells.map((cell, index) => this.drawCell(cell, labels[index], select)),
+      this.columns,
     );
+    frame.replaceChildren(this.element);
+    this.drawVisible();
+    this.stopWatching = onVisibleChange(frame, () => this.drawVisible());
+  }
+
+  destroy() {
+    this.stopWatching();
+  }
+
+  drawVisible() {
+    let [first, last] = [1, this.steps];
+    if (this.isWindowed) {
+      const { left, right } = visibleBox(this.frame);
+      const stepAt = (/** @type {number} */ x) => 1 + Math.floor((x - this.left(1)) / (this.cellWidth + GAP));
+      [first, last] = [Math.max(1, stepAt(left)), Math.min(this.steps, stepAt(right) + 1)];
+    }
+    const steps = Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index);
+    updateChildren(this.columns, this.drawn, steps, String, (step) => this.drawStep(step));
+  }
+
+  /** @param {number} step */
+  drawStep(step) {
+    const cells = this.byStep.get(step) ?? [];
+    const arrows = cells.map((cell) => drawArrow(cell, this.left(step - 1) + this.cellWidth, this.left(step)));
+    return s("g", {}, this.stepNumber(step), arrows, cells.map((cell) => this.drawCell(cell)));
   }
 
   /** The left edge of a step's column. @param {number} step */
@@ -55,8 +96,8 @@ export class KvCacheRows {
     return s("text", { class: "step", x: this.left(step) + this.cellWidth / 2, y: 18 }, step === 1 ? "step 1" : step);
   }
 
-  /** @param {CacheCell} cell @param {string} label @param {(id: number) => void} select */
-  drawCell(cell, label, select) {
+  /** @param {CacheCell} cell */
+  drawCell(cell) {
     const [x, y] = [this.left(cell.step), rowCenter(cell.row)];
     const origin = cell.copied ? `copied from row ${cell.from + 1}` : "kept";
     const attributes = {
@@ -64,16 +105,21 @@ export class KvCacheRows {
       "data-step": cell.step,
       "data-row": cell.row,
       "data-from": cell.from,
-      onclick: () => select(cell.node.id),
+      onclick: () => this.select(cell.node.id),
     };
     return s(
       "g",
       attributes,
-      s("title", {}, `step ${cell.step}, row ${cell.row + 1}: ${label}, ${origin}`),
+      s("title", {}, `step ${cell.step}, row ${cell.row + 1}: ${label(cell)}, ${origin}`),
       s("rect", { x, y: y - 10, width: this.cellWidth, height: 20, rx: 4 }),
-      s("text", { x: x + this.cellWidth / 2, y: y + 4 }, label),
+      s("text", { x: x + this.cellWidth / 2, y: y + 4 }, label(cell)),
     );
   }
+}
+
+/** @param {CacheCell} cell */
+function label({ node }) {
+  return truncate(tokenLabel(node.token), 12);
 }
 
 /** @param {number} row */

@@ -4,19 +4,28 @@
 
 import { h, setChildren } from "../../page/dom.js";
 import { ATTENTION_NAMES, formatFixed, formatPercent } from "../../page/format.js";
+import { weightLegend } from "../../page/colors/legend.js";
 import { paletteColor } from "../../page/colors/palette.js";
+import { weightLimit } from "../../page/colors/scales.js";
+import { matrixPanel } from "../../page/matrix_panel.js";
 import { headPlace } from "../../page/selected_heads.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { radioRow } from "../shared/choices.js";
 import { LatestRequest } from "../shared/latest_request.js";
+import { toLabels, toMatrix } from "../shared/number_matrix.js";
 import { showError, showLoading } from "../shared/placeholders.js";
 import { scrollable } from "../shared/section.js";
 import { attentionBars } from "./attention_bars.js";
-import { stateSymbol } from "./candidate_table.js";
+import { lastCharacters, stateSymbol } from "./candidate_table.js";
 import { displayState } from "./search_tree.js";
 
 /** @import { AttentionType, BeamNode, NodeAttention, Token, ViewContext } from "../../contract.d.ts" */
 /** @import { SearchTree } from "./search_tree.js" */
+
+/** Attention to more tokens is a matrix: its cells' sizes, in pixels. */
+const [MAX_BARS, CELL_WIDTH, ROW_HEIGHT] = [60, 14, 20];
+/** The last characters of a long hypothesis that are shown. */
+const MAX_PREFIX_LENGTH = 160;
 
 export class NodePanel {
   /** @param {ViewContext} context @param {(id: number) => Promise<NodeAttention>} load @param {() => void} retry */
@@ -34,6 +43,8 @@ export class NodePanel {
     /** The step whose attention is shown. */
     this.label = "";
     this.bars = h("div");
+    /** @type {ReturnType<typeof matrixPanel>[]} */
+    this.panels = [];
     this.element = h("div", {}, h("div", { class: "controls" }, this.layerRow.element), this.title, this.bars);
   }
 
@@ -47,7 +58,7 @@ export class NodePanel {
     setChildren(
       this.title,
       stateSymbol(displayState(node)),
-      ` ${tree.text(node.parent)} `,
+      ` ${lastCharacters(tree.text(node.parent), MAX_PREFIX_LENGTH)} `,
       h("strong", {}, tokenLabel(node.token)),
       ` · step ${node.step}, ${tree.describe(node)} · probability ${formatPercent(Math.exp(node.log_probability))} · `,
       `total log-probability ${formatFixed(node.total_log_probability)}`,
@@ -74,6 +85,7 @@ export class NodePanel {
     this.request.cancel();
     this.requested = NaN;
     this.shown = null;
+    this.destroyPanels();
     setChildren(this.title);
     setChildren(this.bars);
   }
@@ -81,6 +93,7 @@ export class NodePanel {
   /** @param {NodeAttention} attention @param {Token[]} source @param {number} selectedLayer */
   draw(attention, source, selectedLayer) {
     this.shown = attention;
+    this.destroyPanels();
     const layers = Math.max(attention.cross.length, attention.decoder.length);
     const layer = Math.min(Math.max(0, selectedLayer), layers - 1);
     const choices = Array.from({ length: layers }, (_, index) => ({ value: String(index), label: String(index + 1) }));
@@ -113,6 +126,7 @@ export class NodePanel {
    */
   attentionBars(type, title, heads, tokens, layer) {
     if (!heads?.length) return [];
+    if (tokens.length > MAX_BARS) return this.attentionMatrix(type, title, heads, tokens);
     const maxWidth = Math.max(280, this.bars.clientWidth - 8);
     const [state, trace] = [this.context.store.get(), this.context.trace()];
     const place = (/** @type {number} */ head) => (trace ? headPlace(state, trace.model, type, layer, head) : -1);
@@ -120,5 +134,37 @@ export class NodePanel {
     const frame = scrollable(title, attentionBars(heads, tokens, { label: `Step ${this.label}. ${title}.`, color, maxWidth }));
     frame.dataset.bars = type;
     return [h("h3", {}, title), frame];
+  }
+
+  /**
+   * The same for many tokens, on a canvas.
+   * @param {AttentionType} type
+   * @param {string} title
+   * @param {number[][]} heads
+   * @param {Token[]} tokens
+   */
+  attentionMatrix(type, title, heads, tokens) {
+    const name = (/** @type {number} */ head) => `head ${head + 1}`;
+    const labels = tokens.map(tokenLabel);
+    const panel = matrixPanel({
+      label: `Step ${this.label}. ${title}. Arrow keys move from cell to cell.`,
+      describe: (row, column) => `${name(row)} → ${labels[column]} (${column + 1}): ${formatFixed(heads[row][column], 3)}`,
+      minWidth: CELL_WIDTH,
+      maxHeight: ROW_HEIGHT * heads.length,
+    });
+    this.panels.push(panel);
+    panel.element.dataset.bars = type;
+    const limit = weightLimit(heads.flat());
+    const [rows, columns] = [toLabels(heads.length, name), toLabels(labels.length, (index) => labels[index])];
+    const matrix = toMatrix(heads);
+    requestAnimationFrame(() =>
+      panel.show({ matrix, rows, columns, scale: "weight", limit, pinnedRow: -1, pinnedColumn: -1 }, "Rows: heads, columns: tokens. Point at a cell to read its weight."),
+    );
+    return [h("h3", {}, title), weightLegend(limit), panel.element];
+  }
+
+  destroyPanels() {
+    for (const panel of this.panels) panel.destroy();
+    this.panels = [];
   }
 }

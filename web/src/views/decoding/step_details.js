@@ -6,24 +6,31 @@ import { h } from "../../page/dom.js";
 import { formatFixed, formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { describeVector, fractionBar, vectorBars } from "../shared/bars.js";
-import { tokenChip, tokenRow } from "../shared/token_row.js";
+import { tokenPages } from "../shared/token_pages.js";
+import { tokenChip } from "../shared/token_row.js";
 
 /** @import { BeamNode, NodeAttention, Token } from "../../contract.d.ts" */
 
 const MAX_CANDIDATES = 8;
 
 /**
- * Tokens in a row, colored by their attention weights.
+ * Tokens in a row, colored by their attention weights. Of a long row, the tokens around the largest weight come first.
  * @param {Token[]} tokens @param {number[] | null} weights @param {number} limit @param {string} label
  */
 export function attentionRow(tokens, weights, limit, label) {
-  const chips = tokens.map((token, index) => {
-    const value = weights?.[index];
+  const chip = (/** @type {number} */ index) => {
+    const [token, value] = [tokens[index], weights?.[index]];
     const shown = value === undefined ? {} : { number: formatFixed(value), weight: { value, limit } };
     const attributes = value === undefined ? {} : { title: `attention weight ${formatFixed(value, 3)}` };
     return tokenChip({ text: tokenLabel(token), special: token.special, ...shown, attributes });
-  });
-  return tokenRow(label, chips);
+  };
+  if (weights === null) return tokenPages(label, tokens.length, chip, { at: tokens.length - 1 });
+  const describe = (/** @type {number} */ first, /** @type {number} */ last) => {
+    const sum = weights.slice(first, last).reduce((total, weight) => total + weight, 0);
+    return `together they get ${formatFixed(sum, 3)} of the attention`;
+  };
+  const at = weights.reduce((best, weight, index) => (weight > weights[best] ? index : best), 0);
+  return tokenPages(label, tokens.length, chip, { at, describe });
 }
 
 /**

@@ -57,32 +57,39 @@ export function layoutTree(tree, isCollapsed) {
     parent?.children.push(item);
     placed.set(node, item);
   }
-  const height = HEADER_HEIGHT + ROW_HEIGHT * (1 + Math.max(...rows.values())) + 8;
+  let lastRow = 0;
+  for (const row of rows.values()) lastRow = Math.max(lastRow, row);
+  const height = HEADER_HEIGHT + ROW_HEIGHT * (1 + lastRow) + 8;
   return { items: [...placed.values()], columns, width: columns[columns.length - 1], height };
 }
 
 /** @param {SearchTree} tree @param {(parent: number) => boolean} isCollapsed @returns {TreeItem} */
 function makeItems(tree, isCollapsed) {
-  /** @param {number} id @returns {TreeItem[]} */
-  const childItems = (id) => {
+  const label = truncate(tree.rootLabel, MAX_LABEL_LENGTH);
+  /** @type {TreeItem} */
+  const root = { key: "-1", node: null, parent: -1, collapsed: 0, label, number: "", children: [] };
+  // Not by recursion: a long output is thousands of nodes deep.
+  for (const items = [root]; items.length > 0; ) {
+    const current = /** @type {TreeItem} */ (items.pop());
+    if (current.collapsed > 0) continue;
+    const id = current.node?.id ?? -1;
     const children = [...tree.children(id)].sort(
       (a, b) => Number(b.in_output) - Number(a.in_output) || b.total_log_probability - a.total_log_probability,
     );
-    const hidden = isCollapsed(id) ? children.filter((node) => displayState(node) === "pruned") : [];
-    const items = children
-      .filter((node) => !hidden.includes(node))
-      .map((node) => nodeItem(node, childItems(node.id)));
-    return hidden.length > 0 ? [...items, collapsedItem(id, hidden.length)] : items;
-  };
-  const label = truncate(tree.rootLabel, MAX_LABEL_LENGTH);
-  return { key: "-1", node: null, parent: -1, collapsed: 0, label, number: "", children: childItems(-1) };
+    const isHidden = (/** @type {BeamNode} */ node) => isCollapsed(id) && displayState(node) === "pruned";
+    current.children = children.filter((node) => !isHidden(node)).map(nodeItem);
+    items.push(...current.children);
+    const hidden = children.filter(isHidden).length;
+    if (hidden > 0) current.children.push(collapsedItem(id, hidden));
+  }
+  return root;
 }
 
-/** @param {BeamNode} node @param {TreeItem[]} children @returns {TreeItem} */
-function nodeItem(node, children) {
+/** @param {BeamNode} node @returns {TreeItem} */
+function nodeItem(node) {
   const label = truncate(tokenLabel(node.token), MAX_LABEL_LENGTH);
   const number = formatFixed(node.log_probability);
-  return { key: String(node.id), node, parent: node.parent, collapsed: 0, label, number, children };
+  return { key: String(node.id), node, parent: node.parent, collapsed: 0, label, number, children: [] };
 }
 
 /** @param {number} parent @param {number} collapsed @returns {TreeItem} */
@@ -95,8 +102,12 @@ function collapsedItem(parent, collapsed) {
 function assignRows(root) {
   /** @type {Map<HierarchyNode<TreeItem>, number>} */
   const rows = new Map();
-  /** The first and last column of every line in each row. @type {[number, number][][]} */
+  /** The columns of each row that a line takes. @type {Set<number>[]} */
   const occupied = [];
+  const isFree = (/** @type {number} */ row, /** @type {number} */ first, /** @type {number} */ last) => {
+    for (let column = first; column <= last; column++) if (occupied[row]?.has(column)) return false;
+    return true;
+  };
   /** @param {HierarchyNode<TreeItem>} start @param {number} firstRow */
   const placeLine = (start, firstRow) => {
     const line = [start];
@@ -105,8 +116,9 @@ function assignRows(root) {
     // The column before a longer line stays empty; otherwise the line would look like the continuation of another.
     const first = line.length > 1 ? start.depth - 1 : start.depth;
     let row = firstRow;
-    while (occupied[row]?.some(([from, to]) => from <= last && first <= to)) row += 1;
-    (occupied[row] ??= []).push([start.depth, last]);
+    while (!isFree(row, first, last)) row += 1;
+    const taken = (occupied[row] ??= new Set());
+    for (let column = start.depth; column <= last; column++) taken.add(column);
     for (const node of line) rows.set(node, row);
     for (const node of line.reverse()) {
       for (const child of node.children?.slice(1) ?? []) placeLine(child, row + 1);

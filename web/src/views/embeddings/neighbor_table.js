@@ -10,8 +10,8 @@ import { tokenLabel } from "../../page/tokens.js";
 import { fractionBar } from "../shared/bars.js";
 import { LatestRequest } from "../shared/latest_request.js";
 import { showError, showLoading } from "../shared/placeholders.js";
-import { rowFocus } from "../shared/roving_focus.js";
 import { scrollable, section } from "../shared/section.js";
+import { tokenPages } from "../shared/token_pages.js";
 
 export class NeighborTable {
   /** @param {ViewContext} context */
@@ -31,6 +31,7 @@ export class NeighborTable {
     this.shown = null;
     this.settled = false;
     this.key = "";
+    this.chosen = "";
     /** @type {Trace | null} */
     this.trace = null;
   }
@@ -42,7 +43,8 @@ export class NeighborTable {
     this.trace = trace;
     const known = rows.flatMap(({ side, tokens }) => tokens.map(({ id }) => `${side}.${id}`));
     const chosen = known.includes(state.neighbors_of) ? state.neighbors_of : longest(rows.slice(0, 1));
-    for (const button of this.rowsOfTokens.querySelectorAll("button"))
+    this.chosen = chosen;
+    for (const button of /** @type {NodeListOf<HTMLElement>} */ (this.rowsOfTokens.querySelectorAll("[data-token]")))
       button.setAttribute("aria-pressed", String(button.dataset.token === chosen));
     const key = `${trace.model.id} ${chosen}`;
     if (chosen !== "" && key !== this.key) this.load(trace, chosen, key);
@@ -75,12 +77,7 @@ export class NeighborTable {
     setChildren(
       this.rowsOfTokens,
       rows.map(({ side, title, tokens }) => {
-        const row = h(
-          "div",
-          { class: "tokens", role: "group", "aria-label": title },
-          tokens.map((token) => this.tokenButton(side, token)),
-        );
-        rowFocus(row);
+        const row = tokenPages(title, tokens.length, (index) => this.tokenButton(side, tokens[index]));
         return h("div", {}, h("h3", {}, title), row);
       }),
     );
@@ -94,7 +91,7 @@ export class NeighborTable {
       {
         type: "button",
         class: token.special ? "token special" : "token",
-        "aria-pressed": "false",
+        "aria-pressed": String(value === this.chosen),
         "data-token": value,
         onclick: () => this.context.store.set({ neighbors_of: value }),
       },

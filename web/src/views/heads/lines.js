@@ -3,14 +3,14 @@
  * its color and dash pattern, by its place in the order of selection; the larger the weight, the thicker the line. While a token is pointed at or pinned, only its lines are strong.
  */
 
-/** @import { TokenGroup } from "../../page/tokens.js" */
 /** @import { Selection } from "./selection.js" */
 
 import { linkHorizontal } from "d3-shape";
 import { h, s, setChildren } from "../../page/dom.js";
 import { dashPattern, paletteColor } from "../../page/colors/palette.js";
 import { formatWeight, headName } from "../../page/format.js";
-import { labelSides } from "../../page/tokens.js";
+import { onVisibleChange } from "../shared/visible_part.js";
+import { TokenColumn } from "./token_column.js";
 
 /** The number of lines drawn at most. */
 const MAX_LINES = 300;
@@ -30,10 +30,10 @@ const BINS = 4096;
 
 /** @param {LinesOptions} options */
 export function linesPanel(options) {
-  const queryColumn = h("div", { class: "line-tokens queries", role: "group", "aria-label": "Queries" });
-  const keyColumn = h("div", { class: "line-tokens keys", role: "group", "aria-label": "Keys" });
+  const queryColumn = new TokenColumn("query", "Queries", () => drawing);
+  const keyColumn = new TokenColumn("key", "Keys", () => drawing);
   const svg = s("svg", { class: "attention-lines", "aria-hidden": "true" });
-  const drawing = h("div", { class: "lines" }, queryColumn, svg, keyColumn);
+  const drawing = h("div", { class: "lines" }, queryColumn.element, svg, keyColumn.element);
   const note = h("p", { class: "note", "data-role": "lines-note", "aria-live": "polite" });
   const element = h("div", { class: "lines-container" }, drawing, note);
   /** @type {{ selection: Selection, threshold: number, pinned: Pin | null, rowHeight: number } | null} */
@@ -44,8 +44,9 @@ export function linesPanel(options) {
   let drawnLines = [];
   let builtFor = "";
 
-  /** @param {HTMLElement} column @param {"query" | "key"} role */
-  function addListeners(column, role) {
+  /** @param {TokenColumn} own @param {TokenColumn} other */
+  function addListeners(own, other) {
+    const { element: column, role } = own;
     /** @param {Event} event @returns {Pin | null} */
     const pinAt = (event) => {
       const token = /** @type {Element} */ (event.target).closest("[data-group]");
@@ -66,16 +67,12 @@ export function linesPanel(options) {
       const across = (event.key === "ArrowRight" && role === "query") || (event.key === "ArrowLeft" && role === "key");
       if (step === undefined && !across) return;
       event.preventDefault();
-      const target = across ? (role === "query" ? keyColumn : queryColumn) : column;
-      const next = target.querySelector(across ? '[tabindex="0"]' : `[data-group="${current.group + (step ?? 0)}"]`);
-      if (!(next instanceof HTMLElement)) return;
-      for (const token of target.querySelectorAll("[data-group]")) token.setAttribute("tabindex", "-1");
-      next.tabIndex = 0;
-      next.focus();
+      const target = across ? other : own;
+      target.setStop(across ? target.stop : current.group + (step ?? 0), true);
     });
   }
-  addListeners(queryColumn, "query");
-  addListeners(keyColumn, "key");
+  addListeners(queryColumn, keyColumn);
+  addListeners(keyColumn, queryColumn);
 
   /** @param {Pin | null} pin */
   function point(pin) {
@@ -113,20 +110,29 @@ export function linesPanel(options) {
       faint.reverse().map((line) => drawLine(line, 0.14)),
       [...lines].reverse().map((line) => drawLine(line, 1)),
     );
-    markTokens(queryColumn, "query", pin);
-    markTokens(keyColumn, "key", pin);
-    showWeights(pin);
+    markTokens(pin);
     note.textContent = describe(lines.length, omitted, maxWeight, threshold, pin, selection);
   }
 
-  /** @param {HTMLElement} column @param {"query" | "key"} role @param {Pin | null} pin */
-  function markTokens(column, role, pin) {
-    for (const token of column.children) {
-      const group = Number(/** @type {HTMLElement} */ (token).dataset.group);
-      token.classList.toggle("pinned", pin?.role === role && group === pin.group);
-      const isPinned = shown?.pinned?.role === role && group === shown.pinned.group;
-      token.setAttribute("aria-pressed", String(isPinned));
+  /** @param {Pin | null} pin */
+  function markTokens(pin) {
+    for (const column of [queryColumn, keyColumn]) {
+      const { role } = column;
+      for (const [group, token] of column.tokens()) {
+        token.classList.toggle("pinned", pin?.role === role && group === pin.group);
+        const isPinned = shown?.pinned?.role === role && group === shown.pinned.group;
+        token.setAttribute("aria-pressed", String(isPinned));
+      }
     }
+    showWeights(pin);
+  }
+
+  /** Other tokens are visible. */
+  function redrawTokens() {
+    if (shown === null) return;
+    queryColumn.drawVisible();
+    keyColumn.drawVisible();
+    markTokens(pointed ?? shown.pinned);
   }
 
   /**
@@ -137,11 +143,10 @@ export function linesPanel(options) {
     if (shown === null) return;
     const { selection, threshold } = shown;
     for (const column of [queryColumn, keyColumn])
-      for (const weights of column.querySelectorAll(".weights")) weights.replaceChildren();
+      for (const weights of column.element.querySelectorAll(".weights")) weights.replaceChildren();
     if (pin === null) return;
     const column = pin.role === "query" ? keyColumn : queryColumn;
-    for (const token of column.children) {
-      const group = Number(/** @type {HTMLElement} */ (token).dataset.group);
+    for (const [group, token] of column.tokens()) {
       const weights = selection.overlaid.map(({ matrix }) =>
         pin.role === "query"
           ? matrix.values[pin.group * matrix.columns + group]
@@ -164,33 +169,9 @@ export function linesPanel(options) {
     }
   }
 
-  /** @param {TokenGroup[]} groups @param {boolean} weightsFirst */
-  const tokenButtons = (groups, weightsFirst) =>
-    groups.map((group, index) => {
-      const weights = h("span", { class: "weights" });
-      const [first, second] = labelSides(group.label);
-      const text = h(
-        "span",
-        { class: "token-text" },
-        h("span", { class: "side" }, first),
-        second !== undefined && [h("span", { class: "arrow" }, " → "), h("span", { class: "side" }, second)],
-      );
-      return h(
-        "button",
-        {
-          type: "button",
-          class: group.special ? "line-token special" : "line-token",
-          title: group.label,
-          "data-group": index,
-          tabindex: index === 0 ? 0 : -1,
-          "aria-pressed": "false",
-        },
-        weightsFirst ? [weights, text] : [text, weights],
-      );
-    });
-
   const observer = new ResizeObserver(() => draw());
   observer.observe(drawing);
+  const stopWatching = onVisibleChange(drawing, redrawTokens);
 
   return {
     element,
@@ -210,18 +191,17 @@ export function linesPanel(options) {
       if (labels !== builtFor) {
         builtFor = labels;
         pointed = null;
-        setChildren(queryColumn, tokenButtons(selection.rows, true));
-        setChildren(keyColumn, tokenButtons(selection.columns, false));
+        queryColumn.show(selection.rows, rowHeight);
+        keyColumn.show(selection.columns, rowHeight);
         drawing.style.setProperty("--row-height", `${rowHeight}px`);
       }
-      if (pinned !== null) {
-        const column = pinned.role === "query" ? queryColumn : keyColumn;
-        for (const token of /** @type {NodeListOf<HTMLElement>} */ (column.querySelectorAll("[data-group]")))
-          token.tabIndex = Number(token.dataset.group) === pinned.group ? 0 : -1;
-      }
+      if (pinned !== null) (pinned.role === "query" ? queryColumn : keyColumn).setStop(pinned.group);
       draw();
     },
-    destroy: () => observer.disconnect(),
+    destroy() {
+      observer.disconnect();
+      stopWatching();
+    },
     read: () => ({ lines: drawnLines.map((line) => ({ ...line })), note: note.textContent ?? "" }),
   };
 }

@@ -8,7 +8,8 @@ import { h } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { addTooltip } from "../../page/tooltip.js";
-import { tokenChip, tokenRow } from "../shared/token_row.js";
+import { tokenPages } from "../shared/token_pages.js";
+import { tokenChip } from "../shared/token_row.js";
 
 /**
  * The target tokens; those of the prompt have no probability.
@@ -27,12 +28,12 @@ export function outputTokens(trace) {
 /** The output, token by token. @param {Trace} trace */
 export function outputRow(trace) {
   const shown = outputTokens(trace).filter(({ generated, token }) => generated !== null || !token.special);
-  const chips = shown.map(({ token, generated, position }) =>
-    generated === null
+  return tokenPages("The output, token by token", shown.length, (index) => {
+    const { token, generated, position } = shown[index];
+    return generated === null
       ? tokenChip({ text: tokenLabel(token), number: "prompt", attributes: { class: "prompt" } })
-      : generatedChip(tokenLabel(token), generated, position),
-  );
-  return tokenRow("The output, token by token", chips);
+      : generatedChip(tokenLabel(token), generated, position);
+  });
 }
 
 /**

@@ -8,7 +8,8 @@ import { probabilityLegend } from "../../page/colors/legend.js";
 import { h, setChildren } from "../../page/dom.js";
 import { formatPercent } from "../../page/format.js";
 import { firstGenerated, stepLabel, tokenLabel } from "../../page/tokens.js";
-import { tokenChip, tokenRow } from "../shared/token_row.js";
+import { tokenPages } from "../shared/token_pages.js";
+import { tokenChip } from "../shared/token_row.js";
 
 export class Choice {
   /** @param {(position: number) => void} onPosition @param {(contrast: string) => void} onContrast */
@@ -39,7 +40,8 @@ export class Choice {
   /** @param {Trace} trace @param {number} position @param {string} contrast @param {boolean} live */
   update(trace, position, contrast, live) {
     const generated = trace.generated[position - firstGenerated(trace)];
-    if (trace !== this.trace) this.drawSteps(trace);
+    const isShown = this.steps.querySelector(`[data-position="${position}"]`) !== null;
+    if (trace !== this.trace || (!isShown && generated !== undefined)) this.drawSteps(trace, position);
     if (trace !== this.trace || position !== this.position) this.drawAlternatives(generated);
     [this.trace, this.position] = [trace, position];
     press(this.steps, "position", String(position));
@@ -50,21 +52,21 @@ export class Choice {
     this.input.value = contrast.startsWith("#") ? "" : contrast;
   }
 
-  /** @param {Trace} trace */
-  drawSteps(trace) {
+  /** @param {Trace} trace @param {number} position the chosen one */
+  drawSteps(trace, position) {
     const first = firstGenerated(trace);
     const given = trace.request.prefix_tokens?.length ?? 0;
-    const chips = trace.generated.map((generated, index) =>
-      this.step(trace.target[first + index - 1], generated, first + index, index < given),
-    );
-    setChildren(this.steps, tokenRow("The steps of the decoder", chips), probabilityLegend());
+    const chip = (/** @type {number} */ index) =>
+      this.step(trace.target[first + index - 1], trace.generated[index], first + index, index < given);
+    const row = tokenPages("The steps of the decoder", trace.generated.length, chip, { at: position - first });
+    setChildren(this.steps, row, probabilityLegend());
   }
 
   /** @param {Trace["target"][number]} read @param {GeneratedToken} generated @param {number} position @param {boolean} given */
   step(read, { token, probability }, position, given) {
     const number = `${formatPercent(probability)}${given ? ", given" : ""}`;
     const onclick = () => this.onPosition(position);
-    const attributes = { "aria-pressed": "false", "data-position": position, onclick };
+    const attributes = { "aria-pressed": String(position === this.position), "data-position": position, onclick };
     return tokenChip({ text: stepLabel(read, token), special: token.special, number, probability, attributes }, "button");
   }
 
@@ -96,6 +98,6 @@ export class Choice {
 
 /** Mark the button whose data has a value as pressed. @param {HTMLElement} group @param {string} name @param {string} value */
 function press(group, name, value) {
-  for (const button of group.querySelectorAll("button"))
+  for (const button of /** @type {NodeListOf<HTMLElement>} */ (group.querySelectorAll(`[data-${name}]`)))
     button.setAttribute("aria-pressed", String(button.dataset[name] === value));
 }
