@@ -17,6 +17,8 @@ import { hideTooltip } from "./page/tooltip.js";
 import { EMBEDDED_TRACE, embeddedSource, readEmbedded } from "./source/embedded.js";
 import { liveSource, responseError } from "./source/live.js";
 import { NOT_RESPONDING } from "./source/not_responding.js";
+import { secondForOtherModel } from "./side_by_side/second_run.js";
+import { createSideBySide } from "./side_by_side/side_by_side.js";
 import { sharpestHead } from "./views/heads/selection.js";
 import { VIEWS } from "./views/index.js";
 
@@ -57,16 +59,18 @@ const context = {
 };
 
 const inputBox = createInputBox(context);
+const sideBySide = createSideBySide({ first: context, models: () => models, open: openFirst, redraw: draw, showErrors });
 const glossary = createGlossary(store, VIEWS);
 const frame = createFrame({
   store,
   views: VIEWS,
   live: source.live,
   inputBox: inputBox.element,
+  compare: sideBySide.button,
   banner: messages.banner,
   messages: messages.element,
   glossary: glossary.button,
-  mounted: () => current?.mounted ?? null,
+  exports: () => sideBySide.combine(current?.mounted.exports ?? {}),
   trace: () => trace,
   running: runner.running,
   notify: messages.notify,
@@ -76,6 +80,7 @@ const frame = createFrame({
   canRun,
 });
 
+frame.viewContainer.append(sideBySide.element);
 document.body.append(glossary.element);
 
 store.subscribe((state, before) => {
@@ -91,9 +96,12 @@ onSystemThemeChange(() => {
   applyTheme(store.get().theme);
   draw();
 });
-Object.assign(window, {
-  regard: { read: (/** @type {string} */ name) => (current?.view.name === name ? current.mounted.read?.() : undefined) },
-});
+/** What a view has drawn in the first pane, in the second (2), or of the difference of both ("difference"). */
+const readView = (/** @type {string} */ name, /** @type {1 | 2 | "difference"} */ part = 1) => {
+  if (current?.view.name !== name) return undefined;
+  return part === 1 ? current.mounted.read?.() : sideBySide.read(part);
+};
+Object.assign(window, { regard: { read: readView } });
 void start();
 
 async function start() {
@@ -219,7 +227,18 @@ function resetForModel(id) {
   const text = model === undefined ? "" : inputBox.textFor(model);
   const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
   const choice = { position: -1, contrast: "" };
-  return { ...NO_SETTINGS, method, trace: "", text, run: "", ...selection, ...choice };
+  const second = secondForOtherModel(store.get().second);
+  return { ...NO_SETTINGS, method, trace: "", text, run: "", second, ...selection, ...choice };
+}
+
+/**
+ * Make another run the first of two.
+ * @param {string} model
+ * @param {Partial<State>} change its text, or its trace
+ */
+function openFirst(model, change) {
+  const other = model === store.get().model ? {} : resetForModel(model);
+  store.set({ ...other, model, run: "", trace: "", node: -1, step: 1, token: -1, position: -1, contrast: "", ...change });
 }
 
 /** @param {File} chosen */
@@ -252,13 +271,14 @@ function draw() {
     if (current !== null) scrollTo(0, 0);
     leaveView();
     const element = h("div", { class: `view view-${view.name}`, "data-view": view.name });
-    setChildren(frame.viewContainer, element);
+    setChildren(sideBySide.firstContainer, element);
     showErrors(element, () => {
       current = { view, element, mounted: view.mount(element, context) };
     });
     if (isFocused) frame.focusTitle();
   }
   if (current !== null) showErrors(current.element, () => current?.mounted.update(state, trace));
+  sideBySide.update(view, state, trace);
   inputBox.update(state, model);
   frame.update(state, model);
   glossary.update(state, model);
@@ -267,13 +287,14 @@ function draw() {
 
 function leaveView() {
   hideTooltip();
+  sideBySide.leave();
   current?.mounted.destroy();
   current = null;
 }
 
 /** Mark the page as complete, for tests and screenshots. */
 function markReady() {
-  document.documentElement.dataset.ready = trace !== null && runner.running() === null ? "yes" : "no";
+  document.documentElement.dataset.ready = trace !== null && runner.running() === null && sideBySide.isReady() ? "yes" : "no";
 }
 
 /**
@@ -302,6 +323,7 @@ function onServerReachable(reachable) {
   }
   if (models.length === 0) void start();
   else if (trace !== null) source.trace(trace.id).catch(runAgain);
+  void sideBySide.restore();
 }
 
 /** Repeat the run of the shown trace, which the server has lost. The page still has all of its request, even an image. */

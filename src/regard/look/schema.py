@@ -69,6 +69,7 @@ class ModelSummary(Message):
     example: str
     examples: list[str] | None = None
     language: str | None = None
+    target_language: str | None = None
     attention: list[AttentionSpec]
     decoding: DecodingSettings
     metrics: list[Metric]

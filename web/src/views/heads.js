@@ -14,6 +14,7 @@ import { capitalize, formatWeight, headName } from "../page/format.js";
 import { weightLegend } from "../page/colors/legend.js";
 import { matrixPanel } from "../page/matrix_panel.js";
 import { headControls } from "./heads/controls.js";
+import { HeadDifference } from "./heads/difference/panel.js";
 import { linesPanel } from "./heads/lines.js";
 import { attentionNotes, attentionTable } from "./heads/notes.js";
 import { patchPanel } from "./heads/patches.js";
@@ -39,6 +40,7 @@ export const view = {
   name: "heads",
   title: "Attention heads",
   fits: (model) => model === null || model.attention.length > 0,
+  mountDifference: (element, first, second) => new HeadDifference(element, first, second),
   mount(element, context) {
     const { store, source } = context;
     const controls = headControls(context);

@@ -31,6 +31,7 @@ export const view = {
   name: "model",
   title: "Model",
   fits: () => true,
+  single: (first, second) => (first.id === second.id ? "Both runs are of this model, so there is one pane." : ""),
   mount(element, context) {
     const container = h("div", { class: "diagram-container panel" });
     const details = h("section", { class: "details panel", "aria-label": "The selected module", "aria-live": "polite" });
@@ -185,7 +186,7 @@ export const view = {
                 form: dataset.form,
                 parameter_count: Number(dataset.parameterCount),
               })),
-              crossConnections: container.querySelectorAll("path[marker-end='url(#arrow-cross)']").length,
+              crossConnections: container.querySelectorAll("path[marker-end^='url(#arrow-cross']").length,
             },
     };
   },

@@ -2,7 +2,7 @@
  * The rows of the KV cache through the steps of a search: which were kept, and which were copied.
  */
 
-import { s } from "../../page/dom.js";
+import { s, uniqueId } from "../../page/dom.js";
 import { truncate } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 
@@ -20,6 +20,7 @@ export class KvCacheRows {
     const width = LEFT + 20 + this.steps * (this.cellWidth + GAP);
     const height = HEADER_HEIGHT + rows * ROW_HEIGHT + 4;
     this.stepBand = s("rect", { class: "band", y: 2, width: this.cellWidth + 16, height: height - 4, rx: 6 });
+    const marker = uniqueId("cache-arrow");
     this.element = s(
       "svg",
       {
@@ -30,11 +31,11 @@ export class KvCacheRows {
         role: "group",
         "aria-label": "Rows of the KV cache or state, step by step",
       },
-      arrowHead(),
+      arrowHead(marker),
       this.stepBand,
       Array.from({ length: rows }, (_, row) => s("text", { class: "name", x: 0, y: rowCenter(row) + 4 }, `row ${row + 1}`)),
       Array.from({ length: this.steps }, (_, index) => this.stepNumber(index + 1)),
-      cells.map((cell) => drawArrow(cell, this.left(cell.step - 1) + this.cellWidth, this.left(cell.step))),
+      cells.map((cell) => drawArrow(cell, this.left(cell.step - 1) + this.cellWidth, this.left(cell.step), marker)),
       cells.map((cell, index) => this.drawCell(cell, labels[index], select)),
     );
   }
@@ -81,18 +82,19 @@ function rowCenter(row) {
   return HEADER_HEIGHT + row * ROW_HEIGHT + ROW_HEIGHT / 2;
 }
 
-function arrowHead() {
+/** @param {string} id */
+function arrowHead(id) {
   const size = { viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" };
   return s(
     "defs",
     {},
-    s("marker", { id: "cache-arrow", ...size }, s("path", { class: "arrow-head", d: "M0 0L8 4L0 8z" })),
+    s("marker", { id, ...size }, s("path", { class: "arrow-head", d: "M0 0L8 4L0 8z" })),
   );
 }
 
-/** @param {CacheCell} cell @param {number} from @param {number} to */
-function drawArrow(cell, from, to) {
+/** @param {CacheCell} cell @param {number} from @param {number} to @param {string} marker the id of the arrow head */
+function drawArrow(cell, from, to, marker) {
   const start = cell.step === 1 ? to - 12 : from;
   const d = `M${start} ${rowCenter(cell.from)}L${to - 2} ${rowCenter(cell.row)}`;
-  return s("path", { class: cell.copied ? "arrow copied" : "arrow kept", d, "marker-end": "url(#cache-arrow)" });
+  return s("path", { class: cell.copied ? "arrow copied" : "arrow kept", d, "marker-end": `url(#${marker})` });
 }

@@ -17,6 +17,7 @@ const DESCRIPTIONS = {
 
 /** @param {ViewContext} context */
 export function headControls({ store }) {
+  const group = uniqueId("attention-type");
   const tabs = h("div", { class: "attention-types", role: "radiogroup", "aria-label": "Attention type" });
   const description = h("p", { class: "note" });
   const mergeSubwords = checkbox("Merge subwords into words", (checked) => store.set({ merge_subwords: checked }));
@@ -54,7 +55,7 @@ export function headControls({ store }) {
         setChildren(
           tabs,
           types.map((type) =>
-            radio(type, () => store.set({ attention_type: type, layer: 0, head: 0, heads: [], token: -1 })),
+            radio(group, type, () => store.set({ attention_type: type, layer: 0, head: 0, heads: [], token: -1 })),
           ),
         );
       }
@@ -72,9 +73,9 @@ export function headControls({ store }) {
   };
 }
 
-/** @param {AttentionType} type @param {() => void} onSelect */
-function radio(type, onSelect) {
-  const input = h("input", { type: "radio", name: "attention_type", value: type, class: "visually-hidden" });
+/** @param {string} name @param {AttentionType} type @param {() => void} onSelect */
+function radio(name, type, onSelect) {
+  const input = h("input", { type: "radio", name, value: type, class: "visually-hidden" });
   input.addEventListener("change", onSelect);
   return h("label", { class: "attention-type" }, input, h("span", {}, ATTENTION_NAMES[type]));
 }

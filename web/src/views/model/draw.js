@@ -5,7 +5,7 @@
 /** @import { ModuleBox, Trace } from "../../contract" */
 /** @import { Arrow, ColumnEnd, Layout, PlacedBox, Sizes } from "./layout.js" */
 
-import { cssVariable, s } from "../../page/dom.js";
+import { cssVariable, s, uniqueId } from "../../page/dom.js";
 import { formatCount, truncate } from "../../page/format.js";
 import { NARROW } from "./layout.js";
 
@@ -25,10 +25,11 @@ export const KINDS = /** @type {Record<string, [string, string]>} */ ({
  * @returns {SVGSVGElement}
  */
 export function drawModel(layout, sizes, trace) {
+  const markers = { arrow: uniqueId("arrow"), cross: uniqueId("arrow-cross") };
   const arrowHead = s(
     "marker",
     {
-      id: "arrow",
+      id: markers.arrow,
       viewBox: "0 0 8 8",
       refX: 7,
       refY: 4,
@@ -39,7 +40,7 @@ export function drawModel(layout, sizes, trace) {
     s("path", { d: "M0 0L8 4L0 8Z", fill: cssVariable("--ink-soft") }),
   );
   const crossArrowHead = /** @type {SVGMarkerElement} */ (arrowHead.cloneNode(true));
-  crossArrowHead.id = "arrow-cross";
+  crossArrowHead.id = markers.cross;
   crossArrowHead.querySelector("path")?.setAttribute("fill", cssVariable("--accent"));
   const inputs = layout.ends.filter(({ end }) => end === "input").length;
   return s(
@@ -55,7 +56,7 @@ export function drawModel(layout, sizes, trace) {
     },
     s("defs", {}, arrowHead, crossArrowHead),
     layout.boxes.filter((box) => box.form === "open").map(drawOpenLayer),
-    layout.arrows.map(drawArrow),
+    layout.arrows.map((arrow) => drawArrow(arrow, markers)),
     layout.sums.flatMap(drawSum),
     layout.boxes
       .filter((box) => box.form !== "open")
@@ -64,15 +65,15 @@ export function drawModel(layout, sizes, trace) {
   );
 }
 
-/** @param {Arrow} arrow */
-function drawArrow({ points, kind }) {
+/** @param {Arrow} arrow @param {{ arrow: string, cross: string }} markers the ids of the arrow heads */
+function drawArrow({ points, kind }, markers) {
   return s("path", {
     d: `M${points.map(([x, y]) => `${x} ${y}`).join("L")}`,
     fill: "none",
     stroke: cssVariable(kind === "cross" ? "--accent" : "--ink-soft"),
     "stroke-width": kind === "cross" ? 2 : 1.4,
     "stroke-linejoin": "round",
-    "marker-end": kind === "cross" ? "url(#arrow-cross)" : "url(#arrow)",
+    "marker-end": `url(#${kind === "cross" ? markers.cross : markers.arrow})`,
   });
 }
 
