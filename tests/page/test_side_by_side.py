@@ -72,7 +72,8 @@ def translation(text: str) -> list[int]:
 
 def weights(attention_type: str, layer: int, text: str, target: list[int]) -> Tensor:
     """The attention of all heads of a layer.  # (heads, queries, keys)"""
-    return reference.ReferenceAttention(attention_type, layer, target, text).weights
+    found: Tensor = reference.ReferenceAttention(attention_type, layer, target, text).weights
+    return found
 
 
 def common(first: list[int], second: list[int]) -> list[list[int]]:
@@ -127,7 +128,7 @@ def test_head_off_beside_the_same_text_survives_a_reload_and_a_server_restart(
     first = serving(AppState([traced_model]))
     server_url = first.__enter__()
     with fresh_page(browser, server_url) as page:
-        page.expected.extend(["Failed to load resource", "ERR_"])  # type: ignore[attr-defined]
+        page.expected.extend(["Failed to load resource", "ERR_"])
         open_view(page, "heads", text=TIRED, attention_type="cross", layer=0, head=1)
         page.get_by_role("button", name="Compare").click()
         assert drawn(part(page, "heads", "difference")).abs().max() == 0  # the same run twice

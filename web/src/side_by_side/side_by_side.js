@@ -93,14 +93,14 @@ export function createSideBySide({ first, models, open, redraw, showErrors }) {
   const note = h("p", { class: "note", role: "status" });
   const difference = h("div", { class: "side-by-side-difference" });
   const panes = { first: createPane("First run", "first-run"), second: createPane("Second run", "second-run") };
-  const top = h("div", { class: "side-by-side-top", hidden: true }, setup.element, outputs.element, difference, note);
+  const top = h("div", { class: "side-by-side-top" }, setup.element, outputs.element, difference, note);
   const both = h("div", { class: "side-by-side" }, panes.first.element, panes.second.element);
-  const element = h("div", {}, top, both);
+  const element = h("div", {}, both);
   panes.second.element.hidden = true;
 
   function toggle() {
     const isOpen = parseSecond(store.get().second) !== null;
-    store.set({ second: isOpen ? "" : "{}" });
+    store.set({ second: isOpen ? "" : "{}" }); // at first, the same run twice
     if (!isOpen) setup.focus();
   }
 
@@ -235,7 +235,8 @@ export function createSideBySide({ first, models, open, redraw, showErrors }) {
     update(view, state, shown) {
       const described = source.live ? parseSecond(state.second) : null;
       button.setAttribute("aria-pressed", String(described !== null));
-      top.hidden = described === null;
+      if (described === null) top.remove();
+      else if (!top.isConnected) element.prepend(top);
       if (described === null || shown === null) {
         if (described === null) {
           runner.running()?.stop();
