@@ -223,6 +223,8 @@ def test_failed_second_run_says_why_and_can_be_repeated(page: Page) -> None:
     open_view(page, "heads", text=TIRED, second=json.dumps({"ablated_heads": ["cross.9.9.zero"]}))
     page.wait_for_selector(".second-run .problem:has-text('9')")
     assert page.locator(".second-run").get_by_role("button", name="Try again").is_visible()
+    change_state(page, second=json.dumps({"model": "lost"}))
+    page.wait_for_selector(".second-run .problem:has-text('There is no such model here')")
     change_state(page, second=WITHOUT_HEAD)
     assert part(page, "heads", 2)
 

@@ -14,6 +14,7 @@ import { presets } from "./presets.js";
  * @property {(text: string) => void} setText
  * @property {(model: string) => void} setModel
  * @property {() => void} swap
+ * @property {() => void} stop the second run
  * @property {() => void} close
  */
 
@@ -23,12 +24,14 @@ export function createSetup(options) {
   const model = h("select", { id: uniqueId("second-model"), onchange: () => options.setModel(model.value) });
   const textField = h("div", { class: "field text-field" }, h("label", { for: text.id }, "Text of the second run"), text);
   const submit = h("button", { type: "submit", class: "strong" }, "Run");
+  const stop = h("button", { type: "button", hidden: true, onclick: options.stop }, "Stop");
   const form = h(
     "form",
     { class: "input-form", "aria-label": "Second run" },
     h("div", { class: "field" }, h("label", { for: model.id }, "Its model"), model),
     textField,
     submit,
+    stop,
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -59,6 +62,11 @@ export function createSetup(options) {
 
   return {
     element,
+    /** @param {boolean} isRunning */
+    showRunning(isRunning) {
+      stop.hidden = !isRunning;
+      submit.disabled = isRunning;
+    },
     focus: () => (textField.hidden ? model : text).focus(),
     /**
      * @param {State} state

@@ -48,6 +48,7 @@ export function createSideBySide({ first, models, open, redraw, showErrors }) {
   });
   runner.subscribe(() => {
     panes.second.show(trace, runner.running());
+    setup.showRunning(runner.running() !== null);
     if (runner.running() === null) redraw();
   });
 
@@ -84,6 +85,7 @@ export function createSideBySide({ first, models, open, redraw, showErrors }) {
       update(model === first.model()?.id ? rest : { ...rest, model });
     },
     swap,
+    stop: () => runner.running()?.stop(),
     close: () => {
       store.set({ second: "" });
       button.focus();
