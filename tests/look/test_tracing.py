@@ -115,6 +115,14 @@ def test_example_is_in_the_source_language(name: str, example: str) -> None:
     assert traced_model.example == example
 
 
+def test_languages_of_a_translator_come_from_its_name() -> None:
+    traced_model = autoregressive_model()
+    traced_model.name = "tatoeba-fr-en"
+    assert (traced_model.summary().language, traced_model.summary().target_language) == ("fr", "en")
+    traced_model.name = "mine"
+    assert traced_model.summary().target_language is None
+
+
 @pytest.mark.parametrize("task", list(task_models()))
 def test_examples_run(task: str) -> None:
     summary = task_models()[task].summary()

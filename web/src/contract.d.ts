@@ -26,6 +26,8 @@ export interface ModelSummary {
   language?: string;
   /** Whether a text is split into sentences, which are run one by one, as by the task's own command. Missing in older files. */
   splits_sentences?: boolean;
+  /** The code of the language that a translator writes, if its name tells. */
+  target_language?: string;
   /**
    * The attention that the model has, in order of computation; empty for a model without any. `weights_only`: it is not
    * the multi-head attention of a Transformer, so its weights can be shown, but its heads cannot be opened or ablated.
@@ -750,6 +752,11 @@ export interface State {
    * run with the decoding settings below.
    */
   run: string;
+  /**
+   * The second run, beside the first: JSON with what differs from the first (`model`, `text`, and fields of its
+   * `RunRequest` as in `run`), and `own`, what is selected in its pane only. "{}": the same run; "": there is one run.
+   */
+  second: string;
   attention_type: AttentionType;
   layer: number;
   head: number;
@@ -913,4 +920,8 @@ export interface View {
   /** Whether the view applies to this model. */
   fits(model: ModelSummary | null): boolean;
   mount(element: HTMLElement, context: ViewContext): Mounted;
+  /** Why a second pane beside the first would show nothing new for these two models; "" if it would. */
+  single?(first: ModelSummary, second: ModelSummary): string;
+  /** What differs between two runs, above both panes. Its `update` gets the state and the trace of the first run. */
+  mountDifference?(element: HTMLElement, first: ViewContext, second: ViewContext): Mounted;
 }

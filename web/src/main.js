@@ -19,6 +19,8 @@ import { createTour } from "./tour/panel.js";
 import { EMBEDDED_TRACE, embeddedSource, readEmbedded } from "./source/embedded.js";
 import { liveSource, responseError } from "./source/live.js";
 import { NOT_RESPONDING } from "./source/not_responding.js";
+import { secondForOtherModel } from "./side_by_side/second_run.js";
+import { createSideBySide } from "./side_by_side/side_by_side.js";
 import { sharpestHead } from "./views/heads/selection.js";
 import { VIEWS } from "./views/index.js";
 
@@ -61,6 +63,7 @@ const context = {
 };
 
 const inputBox = createInputBox(context);
+const sideBySide = createSideBySide({ first: context, models: () => models, open: openFirst, redraw: draw, showErrors });
 const glossary = createGlossary(store, VIEWS);
 const tour = createTour(context, VIEWS);
 const frame = createFrame({
@@ -68,11 +71,12 @@ const frame = createFrame({
   views: VIEWS,
   live: source.live,
   inputBox: inputBox.element,
+  compare: sideBySide.button,
   banner: messages.banner,
   messages: messages.element,
   glossary: glossary.button,
   tour: tour.button,
-  mounted: () => current?.mounted ?? null,
+  exports: () => sideBySide.combine(current?.mounted.exports ?? {}),
   trace: () => trace,
   running: runner.running,
   notify: messages.notify,
@@ -82,6 +86,7 @@ const frame = createFrame({
   canRun,
 });
 
+frame.viewContainer.append(sideBySide.element);
 document.body.append(tour.element, glossary.element);
 
 store.subscribe((state, before) => {
@@ -97,9 +102,12 @@ onSystemThemeChange(() => {
   applyTheme(store.get().theme);
   draw();
 });
-Object.assign(window, {
-  regard: { read: (/** @type {string} */ name) => (current?.view.name === name ? current.mounted.read?.() : undefined) },
-});
+/** What a view has drawn in the first pane, in the second (2), or of the difference of both ("difference"). */
+const readView = (/** @type {string} */ name, /** @type {1 | 2 | "difference"} */ part = 1) => {
+  if (current?.view.name !== name) return undefined;
+  return part === 1 ? current.mounted.read?.() : sideBySide.read(part);
+};
+Object.assign(window, { regard: { read: readView } });
 void start();
 
 async function start() {
@@ -232,7 +240,19 @@ function resetForModel(id) {
   const text = model === undefined ? "" : inputBox.textFor(model);
   const selection = { layer: 0, head: 0, heads: [], token: -1, node: -1, step: 1, ablated_heads: [] };
   const choice = { position: -1, contrast: "" };
-  return { ...NO_SETTINGS, method, trace: "", text, passage: "", sentence: -1, run: "", ...selection, ...choice };
+  const second = secondForOtherModel(store.get().second);
+  return { ...NO_SETTINGS, method, trace: "", text, passage: "", sentence: -1, run: "", second, ...selection, ...choice };
+}
+
+/**
+ * Make another run the first of two.
+ * @param {string} model
+ * @param {Partial<State>} change its text, or its trace
+ */
+function openFirst(model, change) {
+  const other = model === store.get().model ? {} : resetForModel(model);
+  const none = { passage: "", sentence: -1, run: "", trace: "", node: -1, step: 1, token: -1, position: -1, contrast: "" };
+  store.set({ ...other, ...none, model, ...change });
 }
 
 /** @param {File} chosen */
@@ -265,13 +285,14 @@ function draw() {
     if (current !== null) scrollTo(0, 0);
     leaveView();
     const element = h("div", { class: `view view-${view.name}`, "data-view": view.name });
-    setChildren(frame.viewContainer, element);
+    setChildren(sideBySide.firstContainer, element);
     showErrors(element, () => {
       current = { view, element, mounted: view.mount(element, context) };
     });
     if (isFocused) frame.focusTitle();
   }
   if (current !== null) showErrors(current.element, () => current?.mounted.update(state, trace));
+  sideBySide.update(view, state, trace);
   inputBox.update(state, model);
   frame.update(state, model);
   glossary.update(state, model);
@@ -281,6 +302,7 @@ function draw() {
 
 function leaveView() {
   hideTooltip();
+  sideBySide.leave();
   current?.mounted.destroy();
   current = null;
 }
@@ -299,7 +321,8 @@ async function loading(work) {
 
 /** Mark the page as complete, for tests and screenshots. */
 function markReady() {
-  document.documentElement.dataset.ready = trace !== null && loads === 0 ? "yes" : "no";
+  const isReady = trace !== null && loads === 0 && sideBySide.isReady();
+  document.documentElement.dataset.ready = isReady ? "yes" : "no";
 }
 
 /**
@@ -328,6 +351,7 @@ function onServerReachable(reachable) {
   }
   if (models.length === 0) void start();
   else if (trace !== null) source.trace(trace.id).catch(runAgain);
+  void sideBySide.restore();
 }
 
 /** Repeat the run of the shown trace, which the server has lost. The page still has all of its request, even an image. */

@@ -70,6 +70,7 @@ class ModelSummary(Message):
     examples: list[str] | None = None
     language: str | None = None
     splits_sentences: bool | None = None
+    target_language: str | None = None
     attention: list[AttentionSpec]
     decoding: DecodingSettings
     metrics: list[Metric]

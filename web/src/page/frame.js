@@ -2,7 +2,7 @@
  * The frame around a view: navigation, model and theme selection, the input, the save menu, and messages.
  */
 
-/** @import { ModelSummary, Mounted, RunRequest, Running, State, Store, Trace, View } from "../contract" */
+/** @import { Exports, ModelSummary, RunRequest, Running, State, Store, Trace, View } from "../contract" */
 
 import { h, s, setChildren } from "./dom.js";
 import { createMenu, menuItem } from "./menu.js";
@@ -18,11 +18,12 @@ import { stateToHash } from "./store.js";
  * @property {View[]} views
  * @property {boolean} live
  * @property {HTMLElement} inputBox
+ * @property {HTMLElement} compare the button that opens a second pane
  * @property {HTMLElement} banner
  * @property {HTMLElement} messages
  * @property {HTMLElement} glossary the button that opens it
  * @property {HTMLElement} tour the button that opens it
- * @property {() => Mounted | null} mounted
+ * @property {() => Exports} exports what can be saved of the view
  * @property {() => Trace | null} trace
  * @property {() => Running | null} running
  * @property {(message: string, kind?: "note" | "error") => void} notify
@@ -72,6 +73,7 @@ export function createFrame(options) {
         "div",
         { class: "tools" },
         options.tour,
+        options.compare,
         options.glossary,
         saveMenu.element,
         h("div", { class: "field" }, h("label", { for: "theme" }, "Theme"), themeSelect),
@@ -181,7 +183,7 @@ function createSaveMenu(options) {
     });
     return { button, isEnabled };
   };
-  const exports = () => options.mounted()?.exports ?? {};
+  const { exports } = options;
   const exportSvg = () => /** @type {() => SVGSVGElement} */ (exports().svg)();
   /** What a view's files say of its run, and what their names say. */
   const caption = () => exports().caption?.() ?? describeRun(options.trace());

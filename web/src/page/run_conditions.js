@@ -39,8 +39,7 @@ export function runToAddress({ model, request }, state, models) {
   const run = {
     ...(models.some(({ id }) => id === model.id) ? {} : { model: model.name }),
     ...(isChosen ? {} : { decoding: made }),
-    ...conditionsOf({ ...request, ablated_heads: undefined }),
-    ...(request.ablated_heads?.length ? { ablated_heads: request.ablated_heads.map(headToAddress) } : {}),
+    ...conditionsToAddress(request),
   };
   return Object.keys(run).length === 0 ? "" : JSON.stringify(run);
 }
@@ -53,15 +52,29 @@ export function runToAddress({ model, request }, state, models) {
  */
 export function requestFromAddress(state, model) {
   const run = parse(state.run);
+  return {
+    text: state.text || model.example,
+    decoding: { ...decodingSettings(state, model), ...(typeof run.decoding === "object" ? run.decoding : {}) },
+    ...conditionsFromAddress(run),
+  };
+}
+
+/** The conditions of a run as the address keeps them. @param {RunRequest} request @returns {Record<string, unknown>} */
+export function conditionsToAddress(request) {
+  const { ablated_heads: heads } = request;
+  return {
+    ...conditionsOf({ ...request, ablated_heads: undefined }),
+    ...(heads?.length ? { ablated_heads: heads.map(headToAddress) } : {}),
+  };
+}
+
+/** The conditions in the address, as a request has them. @param {Record<string, unknown>} run @returns {Partial<RunRequest>} */
+export function conditionsFromAddress(run) {
   const conditions = CONDITIONS.filter((name) => Array.isArray(run[name])).map((name) => {
     const values = /** @type {unknown[]} */ (run[name]);
     return [name, name === "ablated_heads" ? values.map(headFromAddress) : values];
   });
-  return {
-    text: state.text || model.example,
-    decoding: { ...decodingSettings(state, model), ...(typeof run.decoding === "object" ? run.decoding : {}) },
-    ...Object.fromEntries(conditions),
-  };
+  return Object.fromEntries(conditions);
 }
 
 /** A head as the address names it: "cross.1.0.zero". @param {AblatedHead} head */

@@ -11,7 +11,7 @@ import { errorMessage } from "../page/messages.js";
 import { describeRun } from "../page/run_conditions.js";
 import { HeadGrid, harm } from "./ablation/head_grid.js";
 import { ImportanceControl } from "./ablation/importance_control.js";
-import { diffRows, outputDiff } from "./ablation/output_diff.js";
+import { diffRows, outputDiff } from "./shared/output_diff.js";
 import { radioRow } from "./shared/choices.js";
 import { hasHeads } from "./shared/heads.js";
 import { showError } from "./shared/placeholders.js";

@@ -17,6 +17,7 @@ import { matrixPanel } from "../page/matrix_panel.js";
 import { selectedHead } from "../page/selected_heads.js";
 import { linkTerms } from "../page/glossary/links.js";
 import { headControls } from "./heads/controls.js";
+import { HeadDifference } from "./heads/difference/panel.js";
 import { linesPanel } from "./heads/lines.js";
 import { attentionNotes, attentionTable } from "./heads/notes.js";
 import { PatchClassesPanel } from "./heads/patch_classes.js";
@@ -43,6 +44,7 @@ export const view = {
   name: "heads",
   title: "Attention heads",
   fits: (model) => model === null || model.attention.length > 0,
+  mountDifference: (element, first, second) => new HeadDifference(element, first, second),
   mount(element, context) {
     const { store, source } = context;
     const controls = headControls(context);

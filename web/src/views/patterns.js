@@ -25,6 +25,7 @@ export const view = {
   name: "patterns",
   title: "Attention patterns",
   fits: () => true,
+  single: () => "Attention patterns are shown for their own settings, not for a run, so there is one pane.",
   mount: (element, context) => new PatternsView(element, context),
 };
 

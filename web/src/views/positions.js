@@ -31,6 +31,7 @@ export const view = {
   name: "positions",
   title: "Positional encodings",
   fits: () => true,
+  single: () => "Positional encodings do not depend on a run, so there is one pane.",
   mount: (element, context) => new PositionsView(element, context),
 };
 

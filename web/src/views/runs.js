@@ -28,6 +28,7 @@ export const view = {
   name: "runs",
   title: "Training runs",
   fits: () => true,
+  single: () => "Training runs have charts of their own for several runs, so there is one pane.",
   mount: (element, context) => new RunsView(element, context),
 };
 

@@ -79,8 +79,16 @@ class TracedTranslator(TracedAutoregressiveModel):
 
     @property
     def language(self) -> str | None:
-        languages = re.search(r"(?<![a-z])([a-z]{2})-[a-z]{2}(?![a-z])", self.name)
-        return None if languages is None else languages[1]
+        return self._languages[0]
+
+    @property
+    def target_language(self) -> str | None:
+        return self._languages[1]
+
+    @property
+    def _languages(self) -> tuple[str | None, str | None]:
+        pair = re.search(r"(?<![a-z])([a-z]{2})-([a-z]{2})(?![a-z])", self.name)
+        return (None, None) if pair is None else (pair[1], pair[2])
 
     @property
     def examples(self) -> Sequence[str]:

@@ -90,6 +90,11 @@ class TracedModel(ABC):
         return None
 
     @property
+    def target_language(self) -> str | None:
+        """The code of the language that it translates into, if it is a translator whose name tells."""
+        return None
+
+    @property
     def examples(self) -> Sequence[str]:
         """Sample inputs; none for images, and for a language that has none."""
         return SENTENCES
@@ -183,6 +188,7 @@ class TracedModel(ABC):
             examples=list(self.examples),
             language=self.language,
             splits_sentences=self.splits_sentences,
+            target_language=self.target_language,
             attention=attention_specs(self.model),
             decoding=self.decoding_settings(),
             metrics=list(self.metrics),

@@ -3,7 +3,7 @@
  * visible steps are drawn.
  */
 
-import { s } from "../../page/dom.js";
+import { s, uniqueId } from "../../page/dom.js";
 import { truncate } from "../../page/format.js";
 import { tokenLabel } from "../../page/tokens.js";
 import { onVisibleChange, updateChildren, visibleBox } from "../shared/visible_part.js";
@@ -35,6 +35,7 @@ export class KvCacheRows {
     const width = LEFT + 20 + this.steps * (this.cellWidth + GAP);
     const height = HEADER_HEIGHT + rows * ROW_HEIGHT + 4;
     this.stepBand = s("rect", { class: "band", y: 2, width: this.cellWidth + 16, height: height - 4, rx: 6 });
+    this.marker = uniqueId("cache-arrow");
     this.columns = s("g");
     /** The columns of steps that are drawn. @type {Map<string, Element>} */
     this.drawn = new Map();
@@ -48,7 +49,7 @@ export class KvCacheRows {
         role: "group",
         "aria-label": "Rows of the KV cache or state, step by step",
       },
-      arrowHead(),
+      arrowHead(this.marker),
       this.stepBand,
       Array.from({ length: rows }, (_, row) => s("text", { class: "name", x: 0, y: rowCenter(row) + 4 }, `row ${row + 1}`)),
       this.columns,
@@ -76,7 +77,7 @@ export class KvCacheRows {
   /** @param {number} step */
   drawStep(step) {
     const cells = this.byStep.get(step) ?? [];
-    const arrows = cells.map((cell) => drawArrow(cell, this.left(step - 1) + this.cellWidth, this.left(step)));
+    const arrows = cells.map((cell) => drawArrow(cell, this.left(step - 1) + this.cellWidth, this.left(step), this.marker));
     return s("g", {}, this.stepNumber(step), arrows, cells.map((cell) => this.drawCell(cell)));
   }
 
@@ -127,18 +128,19 @@ function rowCenter(row) {
   return HEADER_HEIGHT + row * ROW_HEIGHT + ROW_HEIGHT / 2;
 }
 
-function arrowHead() {
+/** @param {string} id */
+function arrowHead(id) {
   const size = { viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" };
   return s(
     "defs",
     {},
-    s("marker", { id: "cache-arrow", ...size }, s("path", { class: "arrow-head", d: "M0 0L8 4L0 8z" })),
+    s("marker", { id, ...size }, s("path", { class: "arrow-head", d: "M0 0L8 4L0 8z" })),
   );
 }
 
-/** @param {CacheCell} cell @param {number} from @param {number} to */
-function drawArrow(cell, from, to) {
+/** @param {CacheCell} cell @param {number} from @param {number} to @param {string} marker the id of the arrow head */
+function drawArrow(cell, from, to, marker) {
   const start = cell.step === 1 ? to - 12 : from;
   const d = `M${start} ${rowCenter(cell.from)}L${to - 2} ${rowCenter(cell.row)}`;
-  return s("path", { class: cell.copied ? "arrow copied" : "arrow kept", d, "marker-end": "url(#cache-arrow)" });
+  return s("path", { class: cell.copied ? "arrow copied" : "arrow kept", d, "marker-end": `url(#${marker})` });
 }

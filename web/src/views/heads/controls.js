@@ -19,6 +19,7 @@ const DESCRIPTIONS = {
 
 /** @param {ViewContext} context */
 export function headControls({ store }) {
+  const group = uniqueId("attention-type");
   const tabs = h("div", { class: "attention-types", role: "radiogroup", "aria-label": "Attention type" });
   const description = h("p", { class: "note" });
   const mergeSubwords = checkbox("Merge subwords into words", (checked) => store.set({ merge_subwords: checked }));
@@ -61,7 +62,7 @@ export function headControls({ store }) {
         setChildren(
           tabs,
           types.map((type) =>
-            radio(type, () => store.set({ attention_type: type, layer: 0, head: 0, heads: [], token: -1 })),
+            radio(group, type, () => store.set({ attention_type: type, layer: 0, head: 0, heads: [], token: -1 })),
           ),
         );
       }
@@ -91,9 +92,9 @@ function rolloutChoice(layer) {
   return { value: String(layer), label: `up to layer ${layer + 1}` };
 }
 
-/** @param {AttentionType} type @param {() => void} onSelect */
-function radio(type, onSelect) {
-  const input = h("input", { type: "radio", name: "attention_type", value: type, class: "visually-hidden" });
+/** @param {string} name @param {AttentionType} type @param {() => void} onSelect */
+function radio(name, type, onSelect) {
+  const input = h("input", { type: "radio", name, value: type, class: "visually-hidden" });
   input.addEventListener("change", onSelect);
   return h("label", { class: "attention-type" }, input, h("span", {}, ATTENTION_NAMES[type]));
 }

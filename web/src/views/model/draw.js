@@ -7,7 +7,7 @@
 /** @import { Arrow, ColumnEnd, Layout, PlacedBox, Sizes, Sum } from "./layout.js" */
 /** @import { BoxFigures } from "./quantities.js" */
 
-import { cssVariable, s } from "../../page/dom.js";
+import { cssVariable, s, uniqueId } from "../../page/dom.js";
 import { formatCount, formatNumber, truncate } from "../../page/format.js";
 import { KINDS } from "./coloring.js";
 import { NARROW } from "./layout.js";
@@ -27,10 +27,11 @@ import { formatShape } from "./quantities.js";
  * @returns {SVGSVGElement}
  */
 export function drawModel(layout, drawing, trace) {
+  const markers = { arrow: uniqueId("arrow"), cross: uniqueId("arrow-cross") };
   const arrowHead = s(
     "marker",
     {
-      id: "arrow",
+      id: markers.arrow,
       viewBox: "0 0 8 8",
       refX: 7,
       refY: 4,
@@ -41,7 +42,7 @@ export function drawModel(layout, drawing, trace) {
     s("path", { d: "M0 0L8 4L0 8Z", fill: cssVariable("--ink-soft") }),
   );
   const crossArrowHead = /** @type {SVGMarkerElement} */ (arrowHead.cloneNode(true));
-  crossArrowHead.id = "arrow-cross";
+  crossArrowHead.id = markers.cross;
   crossArrowHead.querySelector("path")?.setAttribute("fill", cssVariable("--accent"));
   const inputs = layout.ends.filter(({ end }) => end === "input").length;
   return s(
@@ -57,7 +58,7 @@ export function drawModel(layout, drawing, trace) {
     },
     s("defs", {}, arrowHead, crossArrowHead),
     layout.boxes.filter((box) => box.form === "open").map(drawOpenLayer),
-    layout.arrows.map(drawArrow),
+    layout.arrows.map((arrow) => drawArrow(arrow, markers)),
     layout.sums.flatMap(drawSum),
     layout.boxes
       .filter((box) => box.form !== "open")
@@ -66,15 +67,15 @@ export function drawModel(layout, drawing, trace) {
   );
 }
 
-/** @param {Arrow} arrow */
-function drawArrow({ points, kind }) {
+/** @param {Arrow} arrow @param {{ arrow: string, cross: string }} markers the ids of the arrow heads */
+function drawArrow({ points, kind }, markers) {
   return s("path", {
     d: `M${points.map(([x, y]) => `${x} ${y}`).join("L")}`,
     fill: "none",
     stroke: cssVariable(kind === "cross" ? "--accent" : "--ink-soft"),
     "stroke-width": kind === "cross" ? 2 : 1.4,
     "stroke-linejoin": "round",
-    "marker-end": kind === "cross" ? "url(#arrow-cross)" : "url(#arrow)",
+    "marker-end": `url(#${kind === "cross" ? markers.cross : markers.arrow})`,
   });
 }
 

@@ -51,6 +51,6 @@ export function readDiagram(boxes, drawing, figures) {
       of: circle.dataset.of,
       y: Number(circle.getAttribute("cy")),
     })),
-    crossConnections: drawing.querySelectorAll("path[marker-end='url(#arrow-cross)']").length,
+    crossConnections: drawing.querySelectorAll("path[marker-end^='url(#arrow-cross']").length,
   };
 }

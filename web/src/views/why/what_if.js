@@ -7,7 +7,7 @@
 import { h, setChildren } from "../../page/dom.js";
 import { errorMessage } from "../../page/messages.js";
 import { firstGenerated } from "../../page/tokens.js";
-import { outputDiff } from "../ablation/output_diff.js";
+import { outputDiff } from "../shared/output_diff.js";
 import { describeConditions } from "../shared/conditions.js";
 import { showError } from "../shared/placeholders.js";
 import { section } from "../shared/section.js";

@@ -4,28 +4,32 @@
 
 import { h } from "../../page/dom.js";
 import { formatFixed, formatPercent } from "../../page/format.js";
-import { fractionBar } from "../shared/bars.js";
+import { fractionBar } from "./bars.js";
 import { align, units } from "./align.js";
 
 /** @import { Trace } from "../../contract.d.ts" */
 /** @import { Pair, Unit } from "./align.js" */
 
+/** What both outputs are called. @typedef {[string, string]} Names */
+/** @type {Names} */
+const NAMES = ["before", "after"];
+
 const CHANGE_SYMBOLS = { same: "=", changed: "≠", added: "+", removed: "−" };
 
-/** @param {Trace} before @param {Trace} after @param {boolean} mergeSubwords */
-export function outputDiff(before, after, mergeSubwords) {
+/** @param {Trace} before @param {Trace} after @param {boolean} mergeSubwords @param {Names} [names] */
+export function outputDiff(before, after, mergeSubwords, names = NAMES) {
   const pairs = align(units(before, mergeSubwords), units(after, mergeSubwords));
   return h(
     "div",
     { class: "output-diff" },
     h("p", { role: "status" }, summarize(pairs)),
-    pairs.length > 0 ? pairList(pairs) : predictionTable(before, after),
+    pairs.length > 0 ? pairList(pairs, names) : predictionTable(before, after, names),
     h(
       "dl",
       { class: "outputs" },
-      h("dt", {}, "before"),
+      h("dt", {}, names[0]),
       h("dd", {}, before.output || "–", logProbability(before)),
-      h("dt", {}, "after"),
+      h("dt", {}, names[1]),
       h("dd", {}, after.output || "–", logProbability(after)),
     ),
   );
@@ -65,8 +69,8 @@ function summarize(pairs) {
   return `${count("same")} unchanged, ${changes.map((change) => `${count(change)} ${change}`).join(", ")}.`;
 }
 
-/** @param {Pair[]} pairs */
-function pairList(pairs) {
+/** @param {Pair[]} pairs @param {Names} names */
+function pairList(pairs, names) {
   return h(
     "ol",
     { class: "pairs" },
@@ -74,8 +78,7 @@ function pairList(pairs) {
       "li",
       { class: "pair header", "aria-hidden": "true" },
       h("span", {}, ""),
-      h("span", {}, "before"),
-      h("span", {}, "after"),
+      names.map((name) => h("span", {}, name)),
     ),
     pairs.map((pair) =>
       h(
@@ -87,20 +90,20 @@ function pairList(pairs) {
           h("span", { "aria-hidden": "true" }, `${CHANGE_SYMBOLS[pair.change]} `),
           pair.change,
         ),
-        unitBox("before", pair.before),
-        unitBox("after", pair.after),
+        unitBox("before", names[0], pair.before),
+        unitBox("after", names[1], pair.after),
       ),
     ),
   );
 }
 
-/** @param {"before" | "after"} column @param {Unit | null} unit */
-function unitBox(column, unit) {
+/** @param {"before" | "after"} column @param {string} name @param {Unit | null} unit */
+function unitBox(column, name, unit) {
   if (!unit)
     return h(
       "span",
       { class: `unit ${column} none` },
-      h("span", { class: "visually-hidden" }, `${column}: `),
+      h("span", { class: "visually-hidden" }, `${name}: `),
       "nothing",
     );
   const subwords =
@@ -110,36 +113,33 @@ function unitBox(column, unit) {
   return h(
     "span",
     { class: `unit ${column}`, title: subwords, "data-text": unit.text, "data-probability": unit.probability },
-    h("span", { class: "visually-hidden" }, `${column}: `),
+    h("span", { class: "visually-hidden" }, `${name}: `),
     h("span", { class: "unit-text" }, unit.text),
     fractionBar(unit.probability, formatPercent(unit.probability)),
   );
 }
 
-/** @param {Trace} before @param {Trace} after */
-function predictionTable(before, after) {
-  const probabilities = new Map(
-    after.predictions.flatMap(({ item, choices }) =>
-      choices.map(({ label, probability }) => [`${item} ${label}`, probability]),
-    ),
-  );
-  const rows = before.predictions.flatMap(({ item, choices }) =>
-    choices.map(({ label, probability }) => {
-      const changed = probabilities.get(`${item} ${label}`);
-      return h(
-        "tr",
-        {},
-        h("td", { class: "soft" }, item),
-        h("th", { scope: "row" }, label),
-        h("td", {}, fractionBar(probability, formatPercent(probability))),
-        h(
-          "td",
-          {},
-          changed === undefined ? "no longer among the likeliest" : fractionBar(changed, formatPercent(changed)),
-        ),
-      );
-    }),
-  );
-  const header = ["item", "label", "before", "after"].map((text) => h("th", { scope: "col" }, text));
+/**
+ * The likeliest labels of both runs. Items (words, masks) are aligned; a text or an image as a whole has one counterpart.
+ * @param {Trace} before @param {Trace} after @param {Names} names
+ */
+function predictionTable(before, after, names) {
+  const items = (/** @type {Trace} */ { predictions }) =>
+    predictions.map(({ item, choices }) => ({ text: predictions.length === 1 ? "" : item, item, choices }));
+  const rows = align(items(before), items(after)).flatMap(({ before: old, after: changed }) => {
+    const labels = new Set([...(old?.choices ?? []), ...(changed?.choices ?? [])].map(({ label }) => label));
+    const item = [...new Set([old?.item, changed?.item].filter((name) => name !== undefined))].join(" | ");
+    return [...labels].map((label) =>
+      h("tr", {}, h("td", { class: "soft" }, item), h("th", { scope: "row" }, label), [old, changed].map((prediction) => labelCell(prediction, label))),
+    );
+  });
+  const header = ["item", "label", ...names].map((text) => h("th", { scope: "col" }, text));
   return h("table", { class: "numbers" }, h("thead", {}, h("tr", {}, header)), h("tbody", {}, rows));
+}
+
+/** @param {{ choices: { label: string, probability: number }[] } | null} prediction @param {string} label */
+function labelCell(prediction, label) {
+  if (prediction === null) return h("td", { class: "soft" }, "–");
+  const probability = prediction.choices.find((choice) => choice.label === label)?.probability;
+  return h("td", {}, probability === undefined ? "not among the likeliest" : fractionBar(probability, formatPercent(probability)));
 }
