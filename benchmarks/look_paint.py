@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from benchmarks.common import log, write_results
 from playwright.sync_api import Browser, sync_playwright
-from scripts.chromium import FLAGS, find_chromium
-from tests.serve.support import ServerUrl, serving
+from tests.page.conftest import FLAGS, ServerUrl, find_chromium, serving
 
 from regard import load
 from regard.look.models.auto import make_traced_model
