@@ -1,6 +1,6 @@
 """How long each view of `regard look` takes from navigation to its first complete painting, for a long text.
 
-    PYTHONPATH=.:scripts python benchmarks/look_paint.py
+    python benchmarks/look_paint.py
 
 A translator with random weights, 6 + 6 layers of 8 heads, traces an input and an output of 512 tokens. Chromium opens
 each view by its address, in a page that has nothing cached; what the server computes for the view is part of the time.
@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 from benchmarks.common import log, write_results
-from chromium import FLAGS, find_chromium
 from playwright.sync_api import Browser, sync_playwright
-from tests.serve.support import ServerUrl, serving
+from tests.page.conftest import FLAGS, ServerUrl, find_chromium, serving
 
 from regard import load
 from regard.look.models.auto import make_traced_model

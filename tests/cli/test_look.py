@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ import torch
 from regard.cli.commands.look import _split
 from regard.errors import how_to_install
 from regard.look.models.auto import load_traced_model
-from tests.look.support import TEXT, autoregressive_model, save_run
+from tests.look.support import TEXT, autoregressive_model, embedded, save_run
 from tests.task.small import Result, command
 from tests.task.small_images import small_images
 
@@ -37,30 +38,29 @@ def check_refused(done: Result, *args: str) -> None:
         assert word in done.err
 
 
-def embedded(path: Path) -> dict:
-    page = path.read_text(encoding="utf-8")
-    (content,) = re.findall(r'id="embedded">(.*?)</script>', page, flags=re.DOTALL)
-    return json.loads(content)
+def written(folder: Path) -> dict[str, Any]:
+    """The data in the page that the command wrote."""
+    return embedded((folder / "out.html").read_text(encoding="utf-8"))
 
 
 def test_html_writes_the_page_with_the_trace(folder: Path, tmp_path: Path) -> None:
     done = command("look", folder, TEXT, "--html", tmp_path / "out.html")
     assert (done.code, done.out, done.err) == (0, f"{tmp_path / 'out.html'}\n", "")
-    content = embedded(tmp_path / "out.html")
+    content = written(tmp_path)
     assert content["trace"]["request"]["text"] == TEXT
     assert content["trace"]["output"] == load_traced_model(folder).pipeline.translate(TEXT)  # type: ignore[attr-defined]
 
 
 def test_default_text_is_the_example(folder: Path, tmp_path: Path) -> None:
     command("look", folder, "--html", tmp_path / "out.html")
-    assert embedded(tmp_path / "out.html")["trace"]["request"]["text"] == "The cat ate the mouse."
+    assert written(tmp_path)["trace"]["request"]["text"] == "The cat ate the mouse."
 
 
 def test_html_of_a_saved_trace(folder: Path, tmp_path: Path) -> None:
     path = load_traced_model(folder).trace(_request()).save(tmp_path / "one.safetensors")
     done = command("look", path, "--html", tmp_path / "out.html")
     assert done.code == 0
-    assert embedded(tmp_path / "out.html")["trace"]["request"]["text"] == TEXT
+    assert written(tmp_path)["trace"]["request"]["text"] == TEXT
     check_refused(command("look", path, TEXT, "--html", tmp_path / "two.html"), "saved trace")
 
 
@@ -81,7 +81,7 @@ def test_image_is_given_by_its_path(tmp_path: Path) -> None:
     Image.fromarray(small_images(1)[0][0]).save(tmp_path / "one.png")
     done = command("look", tmp_path / "vit", tmp_path / "one.png", "--html", tmp_path / "out.html")
     assert done.code == 0, done.err
-    assert embedded(tmp_path / "out.html")["trace"]["grid"]["rows"] == 2
+    assert written(tmp_path)["trace"]["grid"]["rows"] == 2
     check_refused(command("look", tmp_path / "vit", "--html", tmp_path / "out.html"), "needs an input")
 
 

@@ -1,5 +1,10 @@
 """Small untrained traced models of every task; their weights are so large that every text gets its own output."""
 
+import base64
+import json
+import math
+import re
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -171,3 +176,18 @@ def save_run(folder: Path, traced_model: TracedModel) -> Path:
     pipeline = traced_model.pipeline  # type: ignore[attr-defined]
     origin = {"decode": SEARCH.plain(), "task": traced_model.task}
     return save_model(pipeline.model, folder, tokenizer=pipeline.loaded.tokenizer, origin=origin)
+
+
+def embedded(page: str) -> dict[str, Any]:
+    """The data in a standalone file, with arrays in place of the references to them."""
+    (content,) = re.findall(r'<script type="application/json" id="embedded">(.*?)</script>', page, flags=re.DOTALL)
+    packed = {name: zlib.decompress(base64.b64decode(text)) for name, text in json.loads(content).items()}
+    numbers = np.frombuffer(packed["float32"], dtype="<f4")
+
+    def expand(value: dict[str, Any]) -> Any:
+        if "float32" not in value:
+            return value
+        start, *shape = value["float32"]
+        return numbers[start : start + math.prod(shape)].reshape(shape).tolist()
+
+    return json.loads(packed["json"], object_hook=expand)

@@ -3,12 +3,8 @@
 import base64
 import hashlib
 import html
-import json
-import math
 import re
-import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ from regard import UserError, load
 from regard.look.schema import Embedded, RunRequest
 from regard.look.standalone import notebook_frame, standalone_page
 from regard.look.trace import Trace, load_trace
-from tests.look.support import TEXT, autoregressive_model, request, task_models
+from tests.look.support import TEXT, autoregressive_model, embedded, request, task_models
 
 each_task = pytest.mark.parametrize("task", list(task_models()))
 
@@ -26,21 +22,6 @@ each_task = pytest.mark.parametrize("task", list(task_models()))
 def traced(task: str = "translation") -> Trace:
     traced_model = task_models()[task]
     return traced_model.trace(request(traced_model))
-
-
-def embedded(page: str) -> dict[str, Any]:
-    """The embedded data, with arrays in place of the references to them."""
-    (content,) = re.findall(r'<script type="application/json" id="embedded">(.*?)</script>', page, flags=re.DOTALL)
-    packed = {name: zlib.decompress(base64.b64decode(text)) for name, text in json.loads(content).items()}
-    numbers = np.frombuffer(packed["float32"], dtype="<f4")
-
-    def expand(value: dict[str, Any]) -> Any:
-        if "float32" not in value:
-            return value
-        start, *shape = value["float32"]
-        return numbers[start : start + math.prod(shape)].reshape(shape).tolist()
-
-    return json.loads(packed["json"], object_hook=expand)
 
 
 @pytest.mark.one_in(2)

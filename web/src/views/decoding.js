@@ -116,7 +116,7 @@ class DecodingView {
         "Attention of the selected node",
         "What the model attends to in the step that reads this token and predicts the next one. Each row is a [[head]] of " +
           "the selected layer, each bar a token; the bars of a row add up to 1. Heads that are selected in “Attention " +
-          `heads” have their color. ${STEP_NAMES}`,
+          `heads” have their color. Weights of many tokens are colors instead of bars. ${STEP_NAMES}`,
         this.nodePanel.element,
       ),
     );

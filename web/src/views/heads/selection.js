@@ -19,6 +19,8 @@ import {
 
 /** A weight that shows clearly where a token attends. */
 const CLEAR_WEIGHT = 0.6;
+/** In longer texts no head is preferred: their weights come pooled. */
+const MAX_TOKENS = 64;
 
 /** @typedef {{ layer: number, head: HeadChoice, matrix: Matrix }} HeadMatrix */
 
@@ -96,10 +98,11 @@ export async function sharpestHead(source, trace, type) {
   const spec = trace.model.attention.find((each) => each.attention_type === type);
   const { queries, keys } = queriesAndKeys(trace, type);
   let best = { layer: 0, head: 0, token: -1, sharpness: -1 };
-  for (let layer = 0; layer < (spec?.layers ?? 0); layer++) {
-    const heads = await source.thumbnails(trace.id, type, layer, 64);
+  // The maxima of a long text's pooled weights would not tell; then nothing is loaded before the view is drawn.
+  const layers = Math.max(queries.length, keys.length) > MAX_TOKENS ? 0 : (spec?.layers ?? 0);
+  const loads = Array.from({ length: layers }, (_, layer) => source.thumbnails(trace.id, type, layer, MAX_TOKENS));
+  for (const [layer, heads] of (await Promise.all(loads)).entries()) {
     heads.forEach((matrix, head) => {
-      if (matrix.pooled > 1) return;
       const rows = queries.map((_, query) => query).filter((query) => !isSpecial(queries[query]));
       const maxWeights = rows.map((query) =>
         Math.max(
