@@ -2,7 +2,7 @@
  * The data contract between Python and the page, and the interfaces between the page and its views.
  *
  * Metadata travels as JSON, tensors as binary. Every number comes from the running model; the page only draws.
- * In Python these are the pydantic models of `regard/look/schema.py`; a test compares the two field by field.
+ * In Python these are the pydantic models of `regard/look/schema/`; a test compares the two field by field.
  */
 
 /** Which attention of a model: encoder self-attention (texts and images), decoder self-attention, or cross-attention. */
