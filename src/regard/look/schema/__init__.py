@@ -38,12 +38,9 @@ from regard.look.schema.model import (
     AttentionSpec,
     DecodingSettings,
     ModelSummary,
-    ModuleActivation,
-    ModuleActivations,
     ModuleBox,
     ModuleTime,
     ModuleTimes,
-    ModuleValues,
     Parameter,
 )
 from regard.look.schema.page import Embedded, ErrorResponse, RunMetrics, RunSummary
@@ -96,6 +93,9 @@ from regard.look.schema.vectors import (
     Lens,
     LensCell,
     LensRequest,
+    ModuleActivation,
+    ModuleActivations,
+    ModuleValues,
     Neighbor,
     Neighbors,
     PatchClasses,

@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from regard.look.schema.message import AttentionType, Message, Method, Metric, Side
-from regard.look.schema.trace import Token
+from regard.look.schema.message import AttentionType, Message, Method, Metric
 
 
 class AttentionSpec(Message):
@@ -84,30 +83,3 @@ class ModuleTimes(Message):
     passes: int
     device: str
     boxes: list[ModuleTime]
-
-
-class ModuleActivation(Message):
-    path: str
-    shape: list[int] | None = None
-    norm: float | None = None
-    flops: int | None = None
-    bytes: int | None = None
-
-
-class ModuleActivations(Message):
-    boxes: list[ModuleActivation]
-    flops: int
-    bytes: int
-    notes: list[str]
-
-
-class ModuleValues(Message):
-    path: str
-    side: Side | None = None
-    tokens: list[Token]
-    rows: int
-    norms: list[float]
-    width: int
-    first: int
-    values: list[list[float]]
-    limit: float

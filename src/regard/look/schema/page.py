@@ -1,10 +1,10 @@
 """What the page loads besides: training runs, the data of a standalone file, and errors."""
 
 from regard.look.schema.message import Message
-from regard.look.schema.model import ModuleActivations, ModuleBox
+from regard.look.schema.model import ModuleBox
 from regard.look.schema.patterns import ModelPatterns, Patterns, Positions
 from regard.look.schema.trace import AttentionInputs, NodeAttention, Trace
-from regard.look.schema.vectors import Neighbors, PatchClasses
+from regard.look.schema.vectors import ModuleActivations, Neighbors, PatchClasses
 
 
 class RunSummary(Message):

@@ -94,3 +94,30 @@ class PatchClasses(Message):
     pooling: Literal["cls", "mean"]
     label: str
     tokens: list[TokenClass]
+
+
+class ModuleActivation(Message):
+    path: str
+    shape: list[int] | None = None
+    norm: float | None = None
+    flops: int | None = None
+    bytes: int | None = None
+
+
+class ModuleActivations(Message):
+    boxes: list[ModuleActivation]
+    flops: int
+    bytes: int
+    notes: list[str]
+
+
+class ModuleValues(Message):
+    path: str
+    side: Side | None = None
+    tokens: list[Token]
+    rows: int
+    norms: list[float]
+    width: int
+    first: int
+    values: list[list[float]]
+    limit: float
