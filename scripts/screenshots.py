@@ -32,6 +32,15 @@ VIEWS: dict[str, dict[str, str]] = {
     "model": {},
     "ablation": {},
     "positions": {},
+    "embeddings": {"token": "1"},
+    "side-by-side": {
+        "view": "heads",
+        "text": "The light meal is good.",
+        "second": '{"text": "A light meal is good."}',
+        "attention_type": "encoder",
+        "layer": "3",
+        "head": "1",
+    },
 }
 """The views, each with the URL parameters of its selection."""
 MAX_HEIGHT = 1500

@@ -14,6 +14,7 @@ from regard.run.locate import split_checkpoint
 from regard.run.tensors import read_tensors
 from regard.task.run import train
 from tests.cli.refusal import assert_refused
+from tests.look.support import embedded
 from tests.task.small import (
     RecordingCallback,
     command,
@@ -93,7 +94,8 @@ def test_every_command_takes_the_same_names(run: Path, tmp_path: Path) -> None:
         ("shortlist", name, "--out", tmp_path / "shortlist.safetensors"),
     ):
         assert command(*arguments).code == 0, arguments
-    assert "run@4" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert embedded(page)["trace"]["model"]["name"] == "run@4"
 
 
 def test_run_starts_from_a_checkpoint(run: Path, data: Path, tmp_path: Path) -> None:

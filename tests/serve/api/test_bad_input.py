@@ -182,7 +182,8 @@ def test_wrong_values_are_refused(server: Server, data: st.DataObject) -> None:
 )
 def test_what_is_no_json_is_refused(server: Server, data: st.DataObject, body: bytes, kind: str) -> None:
     for path in data.draw(paths(server)):
-        check(server.post(path, b"{" + body, kind))
+        needs_nothing = path == "/v2/languages" and kind != "application/json"  # not even a field of a form
+        check(server.post(path, b"{" + body, kind), refused=not needs_nothing)
 
 
 DEEP = {
