@@ -14,9 +14,9 @@ from regard import UserError
 from regard.attention import multi_head
 from regard.attention.mask import Mask
 from regard.look.analysis.dev_set import load_dev_set
+from regard.look.analysis.head_roles.counts import OFFSETS
 from regard.look.analysis.head_roles.recording import record_example
 from regard.look.analysis.head_roles.roles import measure_head_roles, measure_roles
-from regard.look.analysis.head_roles.tally import OFFSETS
 from regard.look.schema import AttentionType, HeadRole, HeadRoles, HeadRolesRequest
 from regard.model import EncoderConfig
 from tests.look.analysis.test_head_importance import LINES

@@ -8,7 +8,7 @@ import torch
 from regard import UserError
 from regard.data.trees.tree import Tree
 from regard.look.analysis.head_roles.recording import LayerAttention, RecordedExample
-from regard.look.analysis.head_roles.syntax import SyntaxTally, syntax_example
+from regard.look.analysis.head_roles.syntax import SyntaxCounts, syntax_example
 from regard.look.analysis.head_roles.treebank import GovernedSentence, governors_of, read_conllu, spaced_text
 from tests.look.support import autoregressive_model
 
@@ -73,16 +73,16 @@ def test_heads_that_attend_to_governors_are_counted() -> None:
             weights[2, token, [3, 5]] = torch.tensor([0.4, 0.6])
     visible = torch.ones(6, 6, dtype=torch.bool)
     layer = LayerAttention(weights, visible, weights.amax(dim=-1), visible.sum(dim=-1))
-    tally = SyntaxTally()
+    counted = SyntaxCounts()
     for _ in range(10):
-        tally.add(RecordedExample([], [], {("encoder", 0): layer}), sentence, positions)
-    assert tally.relations() == {"governor": 30, "far": 20}
-    scores = [tally.score("governor", 0, head) for head in range(3)]
+        counted.add(RecordedExample([], [], {("encoder", 0): layer}), sentence, positions)
+    assert counted.relations() == {"governor": 30, "far": 20}
+    scores = [counted.score("governor", 0, head) for head in range(3)]
     assert [score.value for score in scores] == pytest.approx([1, 1 / 3, 0])
     assert [score.tag for score in scores] == [True, False, False]
     assert scores[0].baseline.value == pytest.approx(1 / 3)  # one governor each at the distances 2, 1 and −3
-    assert tally.score("far", 0, 0).baseline.value == pytest.approx(1 / 2)
-    assert tally.score("near", 0, 1).tag is False  # too few
+    assert counted.score("far", 0, 0).baseline.value == pytest.approx(1 / 2)
+    assert counted.score("near", 0, 1).tag is False  # too few
 
 
 def test_words_have_the_tokens_of_their_characters() -> None:

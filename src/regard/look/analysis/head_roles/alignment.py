@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from regard.look.analysis.head_roles.counts import OFFSETS, Baseline, Score, describe_offset, is_clear_error
 from regard.look.analysis.head_roles.recording import LayerAttention, RecordedExample
-from regard.look.analysis.head_roles.tally import OFFSETS, Baseline, Score, describe_offset, is_clear_error
 from regard.look.analysis.head_roles.word_alignment import Aligner, Alignment, Link, alignment_error_rate
 from regard.look.analysis.head_roles.words import Word, merge_words, words_of
 
@@ -39,7 +39,7 @@ class LinkCounts:
         return alignment_error_rate(self.sure, self.possible, self.found, self.reference)
 
 
-class AlignmentTally:
+class AlignmentCounts:
     """The alignments of all heads over a dev set, and those of strategies that need no learning."""
 
     def __init__(self, aligner: Aligner) -> None:

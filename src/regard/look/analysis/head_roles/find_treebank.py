@@ -60,8 +60,8 @@ def find_treebank(items: Sequence[Any], words: Iterable[str]) -> Treebank:
 
 def is_english(words: Iterable[str]) -> bool:
     """Whether a text is English, by its most frequent words."""
-    lowered = [word.lower() for word in words if word.isalpha()]
-    return sum(word in _ENGLISH for word in lowered) > _ENGLISH_SHARE * len(lowered)
+    lowercase = [word.lower() for word in words if word.isalpha()]
+    return sum(word in _ENGLISH for word in lowercase) > _ENGLISH_SHARE * len(lowercase)
 
 
 def _conllu_files() -> Iterator[Path]:

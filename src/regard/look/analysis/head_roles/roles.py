@@ -8,11 +8,11 @@ from regard.data.text.pairs import Pair
 from regard.errors import UserError
 from regard.look.analysis.attention_maps import attention_modules
 from regard.look.analysis.dev_set import DevSet, load_dev_set, training_items
-from regard.look.analysis.head_roles.alignment import SIDES, AlignmentTally, Side
+from regard.look.analysis.head_roles.alignment import SIDES, AlignmentCounts, Side
+from regard.look.analysis.head_roles.counts import RULE, Score, ShareCounts
 from regard.look.analysis.head_roles.find_treebank import Treebank, find_treebank
 from regard.look.analysis.head_roles.recording import RecordedExample, record_example
-from regard.look.analysis.head_roles.syntax import ALL, SyntaxTally, syntax_example
-from regard.look.analysis.head_roles.tally import RULE, Score, ShareTally
+from regard.look.analysis.head_roles.syntax import ALL, SyntaxCounts, syntax_example
 from regard.look.analysis.head_roles.tokens import TOKEN_MEASURES, wanted_keys
 from regard.look.analysis.head_roles.word_alignment import Aligner
 from regard.look.analysis.head_roles.words import split_words, words_of
@@ -67,9 +67,9 @@ class _Measurement:
         self.modules = attention_modules(traced_model.model)
         self.end_ids = _end_ids(traced_model)
         self.examples = self.sentences = 0
-        self.tokens: dict[tuple[AttentionType, int, str], ShareTally] = {}
-        self.alignment: AlignmentTally | None = None
-        self.syntax = SyntaxTally()
+        self.tokens: dict[tuple[AttentionType, int, str], ShareCounts] = {}
+        self.alignment: AlignmentCounts | None = None
+        self.syntax = SyntaxCounts()
         self.notes: list[str] = []
 
     def steps(self) -> Iterator[int]:
@@ -135,24 +135,24 @@ class _Measurement:
         self, attention_type: AttentionType
     ) -> Iterator[tuple[RoleMeasure, dict[tuple[int, int], Score]]]:
         for name, about in TOKEN_MEASURES.items():
-            tallies = {
-                layer: tally
+            counts = {
+                layer: each
                 for layer in range(len(self.modules[attention_type]))
-                if (tally := self.tokens.get((attention_type, layer, name))) is not None and tally.count > 0
+                if (each := self.tokens.get((attention_type, layer, name))) is not None and each.count > 0
             }
-            if len(tallies) == len(self.modules[attention_type]):
+            if len(counts) == len(self.modules[attention_type]):
                 measure = RoleMeasure(
                     attention_type=attention_type,
                     name=name,
                     label=about.label,
                     tag=about.tag,
                     description=about.description,
-                    count=max(tally.count for tally in tallies.values()),
+                    count=max(each.count for each in counts.values()),
                     is_error=False,
                 )
                 yield (
                     measure,
-                    {(layer, head): tallies[layer].score(head) for layer, head in self._heads(attention_type)},
+                    {(layer, head): counts[layer].score(head) for layer, head in self._heads(attention_type)},
                 )
 
     def _word_scores(self, attention_type: AttentionType) -> Iterator[tuple[RoleMeasure, dict[tuple[int, int], Score]]]:
@@ -184,7 +184,7 @@ class _Measurement:
             self.notes.append("There is no word alignment: all sentences are too long, or empty.")
             return
         aligner.learn()
-        self.alignment = AlignmentTally(aligner)
+        self.alignment = AlignmentCounts(aligner)
         self.notes.append(
             "The word alignment is statistical: IBM model 2 with a diagonal prior (as fast_align) in both directions, "
             f"learned from {len(aligner.pairs):,} sentence pairs. Links of both directions are sure, those of "
@@ -205,7 +205,7 @@ class _Measurement:
             for name, each in wanted[attention_type].items():
                 key = (attention_type, number, name)
                 if key not in self.tokens:
-                    self.tokens[key] = ShareTally(len(layer.weights), not TOKEN_MEASURES[name].is_relative)
+                    self.tokens[key] = ShareCounts(len(layer.weights), not TOKEN_MEASURES[name].is_relative)
                 self.tokens[key].add(layer, each)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.look.analysis.head_roles.counts import MIN_COUNT, OFFSETS, Score, best_share, is_clear_share
 from regard.look.analysis.head_roles.recording import LayerAttention, RecordedExample
-from regard.look.analysis.head_roles.tally import MIN_COUNT, OFFSETS, Score, best_share, is_clear_share
 from regard.look.analysis.head_roles.treebank import GovernedSentence, spaced_text
 from regard.look.analysis.head_roles.words import merge_words
 from regard.look.models.traced_model import Example, TracedModel
@@ -22,11 +22,11 @@ MAX_RELATIONS = 12
 """Relations that are measured on their own: the most frequent ones."""
 
 
-class SyntaxTally:
+class SyntaxCounts:
     """The words of a treebank that attend most to their governors, by relation, layer and head."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, int], _RelationTally] = {}
+        self._counts: dict[tuple[str, int], _RelationCounts] = {}
 
     def add(self, example: RecordedExample, sentence: GovernedSentence, positions: Sequence[Sequence[int]]) -> None:
         """Count a sentence.  positions: those of each word's tokens"""
@@ -41,13 +41,13 @@ class SyntaxTally:
                     of_relation = [
                         row for row, index in enumerate(counted) if relation in (ALL, sentence.relations[index])
                     ]
-                    tally = self._tallies.setdefault((relation, number), _RelationTally(len(layer.weights)))
+                    counts = self._counts.setdefault((relation, number), _RelationCounts(len(layer.weights)))
                     words = torch.tensor(counted)[of_relation]
-                    tally.add(hits[:, of_relation], chances[of_relation], words, governors[of_relation])
+                    counts.add(hits[:, of_relation], chances[of_relation], words, governors[of_relation])
 
     def relations(self) -> dict[str, int]:
         """The relations with enough words to be measured, and their numbers of words: all, then the most frequent."""
-        counts = {relation: tally.count for (relation, layer), tally in self._tallies.items() if layer == 0}
+        counts = {relation: each.count for (relation, layer), each in self._counts.items() if layer == 0}
         frequent = sorted(counts, key=lambda relation: (relation != ALL, -counts[relation], relation))
         return {
             relation: counts[relation] for relation in frequent[: 1 + MAX_RELATIONS] if counts[relation] >= MIN_COUNT
@@ -55,10 +55,10 @@ class SyntaxTally:
 
     def score(self, relation: str, layer: int, head: int) -> Score:
         """The share of words whose largest weight in this head is on their governor."""
-        return self._tallies[relation, layer].score(head)
+        return self._counts[relation, layer].score(head)
 
 
-class _RelationTally:
+class _RelationCounts:
     """The words of one relation in one layer."""
 
     def __init__(self, heads: int) -> None:

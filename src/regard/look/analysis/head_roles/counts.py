@@ -43,7 +43,7 @@ class Score(NamedTuple):
 
 
 @dataclass
-class ShareTally:
+class ShareCounts:
     """The attention that the heads of a layer give to some keys, over all queries that have such keys."""
 
     heads: int
