@@ -59,7 +59,7 @@ class Aligner:
 
     def align(self, source: Words, target: Words) -> Alignment:
         """The links of a sentence pair of at least one word each."""
-        pair = _lowered((source, target))
+        pair = _lowercase((source, target))
         forward = {(i, j) for j, i in enumerate(self._forward.best_sources(*pair)) if i is not None}
         backward = {(i, j) for i, j in enumerate(self._backward.best_sources(*pair[::-1])) if j is not None}
         return Alignment(frozenset(forward & backward), frozenset(grow_diag_final_and(forward, backward)))
@@ -157,13 +157,13 @@ def _select(pairs: Iterable[WordPair]) -> list[WordPair]:
     for source, target in pairs:
         if not (0 < len(source) <= MAX_LENGTH and 0 < len(target) <= MAX_LENGTH):
             continue
-        selected.append(_lowered((source, target)))
+        selected.append(_lowercase((source, target)))
         count += len(source) * len(target)
         if count >= MAX_WORD_PAIRS:
             break
     return selected
 
 
-def _lowered(pair: WordPair) -> WordPair:
+def _lowercase(pair: WordPair) -> WordPair:
     source, target = ([word.lower() for word in side] for side in pair)
     return source, target
